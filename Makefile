@@ -1,0 +1,54 @@
+# Each target sets itself up in .venv, using only python3, pip and make.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
+INPUTS := pyproject.toml constraints.txt src/rowtier/__init__.py
+
+.PHONY: help install check format test demo bench docs clean
+
+help:     ## list the targets
+	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(VENV)/.dev  ## everything a contributor needs, torch and TorchRec included
+
+check: $(VENV)/.dev  ## lint, format, types, docs that are generated
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python docs/make_cli.py --check
+
+format: $(VENV)/.dev  ## mend what can be mended
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: $(VENV)/.dev  ## all tests
+	$(BIN)/python -m pytest -n 2
+
+demo: $(VENV)/.light  ## from a workload to placements, on generated statistics
+	$(BIN)/python examples/demo.py
+
+bench: $(VENV)/.dev  ## run every benchmark, keep the JSON in benchmarks/results/
+	$(BIN)/python benchmarks/run_all.py
+
+docs: $(VENV)/.dev  ## write the CLI reference anew
+	$(BIN)/python docs/make_cli.py
+
+clean:    ## remove what the other targets made
+	rm -rf $(VENV) demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# What users get from `pip install rowtier`.
+$(VENV)/.light: $(BIN)/python $(INPUTS)
+	$(PIP) -e .
+	@touch $@
+
+# TorchRec asks for the CUDA build of fbgemm, so it is installed without its needs.
+$(VENV)/.dev: $(VENV)/.light
+	$(PIP) -e '.[dev,report,dask]' torch==2.13.0
+	$(PIP) fbgemm-gpu-cpu tensordict torchmetrics tqdm pyre-extensions
+	$(PIP) --no-deps torchrec
+	@touch $@
