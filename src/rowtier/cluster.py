@@ -1,0 +1,220 @@
+"""The machine: devices with memory tiers, grouped into a tree of levels joined by links.
+
+Level 0 is the device, then the levels as listed, from the device outwards. Devices are
+numbered 0 … W−1 so that the devices of one group are neighbours. *Holders* are all that
+can keep rows: the devices, then the memory-only servers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from rowtier.errors import Mistake, UserError
+from rowtier.fields import Bytes, BytesPerSecond, Name, PositiveCount, Seconds
+from rowtier.files import Noun, StrPath, duplicates, mappings
+
+DEVICE = "device"
+
+
+class Tier(Noun):
+    """One kind of memory of a holder."""
+
+    name: Name
+    capacity_bytes: Bytes = Field(alias="capacity")
+    bandwidth_bytes_per_s: BytesPerSecond = Field(alias="bandwidth")
+    granularity_bytes: Bytes = Field(default=1, alias="granularity")
+    shared_by: Name | None = None
+
+
+class Level(Noun):
+    """One level of the tree: how many groups of the level below it joins, and by which links."""
+
+    name: Name
+    size: PositiveCount
+    bandwidth_bytes_per_s: BytesPerSecond = Field(alias="bandwidth")
+    latency_s: Seconds = Field(default=0.0, alias="latency")
+    per: Literal["device", "group"] = "device"
+
+
+class Device(Noun):
+    """What every device has: memory tiers, fastest first."""
+
+    tiers: tuple[Tier, ...] = Field(min_length=1)
+
+
+class Server(Noun):
+    """Memory-only members: `count` of them in every group of `level`. They never read."""
+
+    name: Name
+    count: PositiveCount = 1
+    level: Name
+    tiers: tuple[Tier, ...] = Field(min_length=1)
+    bandwidth_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="bandwidth")
+
+
+class Cluster(Noun):
+    """A tree of groups of devices, the links between them and the memory in them."""
+
+    name: Name
+    levels: tuple[Level, ...] = ()
+    device: Device
+    servers: tuple[Server, ...] = ()
+
+    @classmethod
+    def preset(cls, name: str) -> Cluster:
+        """One of the clusters that come with rowtier; `PRESETS` lists them."""
+        if name not in PRESETS:
+            raise UserError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
+        with resources.as_file(resources.files("rowtier") / "presets" / f"{name}.yaml") as path:
+            return cls.load(path)
+
+    @classmethod
+    def open(cls, path_or_preset: StrPath) -> Cluster:
+        """A cluster file, or a preset by its name (a file of that name wins)."""
+        name = str(path_or_preset)
+        if name in PRESETS and not Path(name).exists():
+            return cls.preset(name)
+        if not Path(name).exists():
+            raise UserError(
+                f"{name}: there is no such cluster file and no such preset; "
+                f"the presets are {', '.join(PRESETS)}"
+            )
+        return cls.load(name)
+
+    @classmethod
+    def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
+        """Names are unique and every level that is referred to exists."""
+        names = [level.get("name") for _, level in mappings(data, "levels")]
+        for index, name in duplicates([DEVICE, *names]):
+            why = "stands twice" if name != DEVICE else "is taken by level 0"
+            yield Mistake(f"levels[{index - 1}].name", name, f"{why}; give each level its own name")
+        for index, name in duplicates(s.get("name") for _, s in mappings(data, "servers")):
+            yield Mistake(f"servers[{index}].name", name, "stands twice; give each its own name")
+        for index, server in mappings(data, "servers"):
+            if isinstance(server.get("level"), str) and server["level"] not in names:
+                yield _unknown_level(f"servers[{index}].level", server["level"], names)
+            yield from _tier_mistakes(f"servers[{index}]", server, [])
+        device = data.get("device")
+        if isinstance(device, Mapping):
+            yield from _tier_mistakes("device", device, names)
+
+    @property
+    def num_devices(self) -> int:
+        """How many devices read (W)."""
+        return self.group_size(len(self.levels))
+
+    @property
+    def scopes(self) -> tuple[str, ...]:
+        """The levels at which a full copy can be kept, from `device` outwards."""
+        return (DEVICE, *(level.name for level in self.levels))
+
+    @property
+    def top(self) -> str:
+        """The scope that spans the whole cluster."""
+        return self.scopes[-1]
+
+    def level_of(self, scope: str) -> int:
+        """The number of a scope: 0 for `device`, then outwards."""
+        if scope not in self.scopes:
+            raise KeyError(f"no level {scope!r}; there are {', '.join(self.scopes)}")
+        return self.scopes.index(scope)
+
+    def group_size(self, level: int) -> int:
+        """Devices in one group of a level (n_k)."""
+        size = 1
+        for entry in self.levels[:level]:
+            size *= entry.size
+        return size
+
+    def num_groups(self, level: int) -> int:
+        """How many groups a level has."""
+        return self.num_devices // self.group_size(level)
+
+    @property
+    def num_holders(self) -> int:
+        """Devices and servers together."""
+        return self.num_devices + sum(
+            server.count * self.num_groups(self.level_of(server.level)) for server in self.servers
+        )
+
+    def members(self, level: int, group: int = 0) -> tuple[int, ...]:
+        """The holders in one group of a level: its devices, then its servers.
+
+        A band's `members` are positions in this list, the same in every group.
+        """
+        size = self.group_size(level)
+        holders = list(range(group * size, (group + 1) * size))
+        first = self.num_devices
+        for server in self.servers:
+            at = self.level_of(server.level)
+            groups = self.num_groups(at)
+            if at <= level:
+                inside = groups // self.num_groups(level)
+                start = first + group * inside * server.count
+                holders += range(start, start + inside * server.count)
+            first += groups * server.count
+        return tuple(holders)
+
+    def server_members(self, server: Server) -> tuple[int, ...]:
+        """The positions of all servers of one kind in the whole cluster's `members`."""
+        kinds = [self._server_of(holder) for holder in self.members(len(self.levels))]
+        return tuple(i for i, kind in enumerate(kinds) if kind is not None and kind[0] is server)
+
+    def tiers_of(self, holder: int) -> tuple[Tier, ...]:
+        """The memory tiers of a device or a server."""
+        server = self._server_of(holder)
+        return self.device.tiers if server is None else server[0].tiers
+
+    def holder_name(self, holder: int) -> str:
+        """What people call a holder: "device 3", "cloud 0"."""
+        server = self._server_of(holder)
+        return f"device {holder}" if server is None else f"{server[0].name} {server[1]}"
+
+    def _server_of(self, holder: int) -> tuple[Server, int] | None:
+        index = holder - self.num_devices
+        if index < 0:
+            return None
+        for server in self.servers:
+            here = server.count * self.num_groups(self.level_of(server.level))
+            if index < here:
+                return server, index
+            index -= here
+        raise IndexError(f"holder {holder} does not exist; there are {self.num_holders}")
+
+    @property
+    def tier_names(self) -> tuple[str, ...]:
+        """All tier names, the devices' first, then the servers'."""
+        tiers = [*self.device.tiers, *(tier for server in self.servers for tier in server.tiers)]
+        return tuple(dict.fromkeys(tier.name for tier in tiers))
+
+
+def _tier_mistakes(
+    where: str, owner: Mapping[str, Any], shareable: list[object]
+) -> Iterator[Mistake]:
+    tiers = mappings(owner, "tiers")
+    for index, name in duplicates(tier.get("name") for _, tier in tiers):
+        yield Mistake(f"{where}.tiers[{index}].name", name, "stands twice; give each its own name")
+    for index, tier in tiers:
+        shared_by = tier.get("shared_by")
+        if isinstance(shared_by, str) and shared_by not in shareable:
+            yield _unknown_level(f"{where}.tiers[{index}].shared_by", shared_by, shareable)
+
+
+def _unknown_level(key: str, value: object, levels: list[object]) -> Mistake:
+    listed = ", ".join(str(name) for name in levels) or "none here"
+    return Mistake(key, value, f"there is no such level; accepted: {listed}")
+
+
+PRESETS = (
+    "recshard-16",
+    "dgx-h100-2",
+    "torchrec-default",
+    "federated-1000",
+    "parameter-server",
+    "local",
+)

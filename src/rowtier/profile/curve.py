@@ -1,0 +1,97 @@
+"""A table's hotness curve: how many lookups the hottest rows take, in geometric buckets.
+
+Ranks are grouped so that planning does not depend on the number of rows: the first
+ranks have a bucket each, later buckets grow by a constant factor. All rows of a
+bucket count as equally hot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.errors import Mistake
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+MAX_BUCKETS = 1000
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """`lookups[i]` fall on the rows of rank `stops[i−1]` to `stops[i]`, hottest first.
+
+    Rows after the last stop were never touched.
+    """
+
+    stops: Ints
+    lookups: Floats
+
+    @classmethod
+    def from_counts(cls, counts: NDArray[np.integer]) -> Curve:
+        """Bucket counts that are already sorted, hottest first."""
+        stops = bucket_stops(len(counts))
+        if not len(stops):
+            return cls(stops, np.empty(0))
+        starts = np.concatenate(([0], stops[:-1]))
+        sums = np.add.reduceat(counts, starts, dtype=np.int64)
+        return cls(stops, sums.astype(np.float64))
+
+    @property
+    def touched(self) -> int:
+        """How many rows the data touches."""
+        return int(self.stops[-1]) if len(self.stops) else 0
+
+    @cached_property
+    def total(self) -> float:
+        """All lookups."""
+        return float(self.lookups.sum())
+
+    @cached_property
+    def widths(self) -> Ints:
+        """Rows per bucket."""
+        return np.diff(self.stops, prepend=0)
+
+    @cached_property
+    def probabilities(self) -> Floats:
+        """Probability that a lookup hits one given row, per bucket (p_r)."""
+        return self.lookups / (self.widths * max(self.total, 1e-300))
+
+    def share(self, rank: float | Ints) -> Floats:
+        """Share of all lookups that the hottest `rank` rows take."""
+        ranks = np.concatenate(([0.0], self.stops))
+        shares = np.concatenate(([0.0], np.cumsum(self.lookups))) / max(self.total, 1e-300)
+        return np.asarray(np.interp(rank, ranks, shares))
+
+    def mistakes(self, num_embeddings: int) -> Iterator[Mistake]:
+        """What is wrong with the curve of a table with this many rows."""
+        if len(self.stops) != len(self.lookups):
+            yield Mistake("stop", len(self.stops), "needs as many entries as lookups")
+            return
+        if not len(self.stops):
+            return
+        if not (self.widths > 0).all():
+            yield Mistake("stop", None, "stops must rise from bucket to bucket")
+        if self.touched > num_embeddings:
+            yield Mistake("stop", self.touched, f"must not exceed num_embeddings {num_embeddings}")
+        if not (np.isfinite(self.lookups).all() and (self.lookups > 0).all()):
+            yield Mistake("lookups", None, "must be finite and above zero in every bucket")
+        elif (self.widths > 0).all():
+            heat = self.lookups / self.widths
+            if (np.diff(heat) > 1e-9 * heat[:-1]).any():
+                yield Mistake("lookups", None, "buckets must be ordered, hottest rows first")
+
+
+def bucket_stops(rows: int) -> Ints:
+    """Where buckets end: after every rank at first, then growing by a constant factor."""
+    if rows <= 0:
+        return np.empty(0, dtype=np.int64)
+    if rows <= MAX_BUCKETS // 2:
+        return np.arange(1, rows + 1, dtype=np.int64)
+    edges = np.rint(np.geomspace(1, rows, MAX_BUCKETS)).astype(np.int64)
+    return np.unique(edges)

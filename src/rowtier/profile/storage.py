@@ -1,0 +1,191 @@
+"""The profile folder: `profile.json`, and the rows or curves in Parquet beside it.
+
+profile.json               what people read: tables, samples, features
+counts/TABLE.parquet       counted: row, count; hottest first, ties by row
+curves.parquet             curve: table, stop, lookups
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pydantic import Field
+
+from rowtier.errors import InvalidError, Mistake, UserError
+from rowtier.fields import Count, PositiveCount
+from rowtier.files import (
+    FORMAT_VERSION,
+    Noun,
+    StrPath,
+    check_version,
+    dump_json,
+    parse,
+    read_mapping,
+    replace_folder,
+    write_atomic,
+)
+from rowtier.profile.curve import Curve
+from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
+from rowtier.tables import Table, Tables
+
+MARKER = "profile.json"
+CURVES = "curves.parquet"
+
+
+class _Facts(Noun):
+    samples: Count
+    features: tuple[FeatureStats, ...]
+
+
+class _ProfileFile(Noun):
+    form: Literal["counted", "curve"]
+    sealed: str | None = Field(default=None, alias="fingerprint")
+    batch_size: PositiveCount
+    tables: tuple[Table, ...] = Field(min_length=1)
+    statistics: dict[str, _Facts]
+
+    @classmethod
+    def cross_mistakes(cls, data: Any) -> Iterator[Mistake]:
+        yield from Tables.cross_mistakes(data)
+        names = [t.get("name") for t in data.get("tables") or () if isinstance(t, dict)]
+        statistics = data.get("statistics")
+        for name in statistics if isinstance(statistics, dict) else ():
+            if name not in names:
+                yield Mistake(f"statistics.{name}", None, "there is no such table; drop the entry")
+        for name in names:
+            if isinstance(statistics, dict) and name not in statistics:
+                yield Mistake("statistics", name, "the table's statistics are missing; add them")
+
+
+def save(profile: Profile, folder: StrPath) -> None:
+    """Write the folder beside its place, then rename it."""
+    with replace_folder(folder, MARKER) as path:
+        data = {
+            "format_version": FORMAT_VERSION,
+            "form": profile.form,
+            "fingerprint": profile.fingerprint,
+            **profile.tables.to_data(),
+            "statistics": {stats.table.name: stats.facts() for stats in profile.stats},
+        }
+        write_atomic(path / MARKER, dump_json(data))
+        if profile.form == "counted":
+            (path / "counts").mkdir()
+            for stats in profile.stats:
+                assert stats.counts is not None
+                columns = {"row": stats.counts.rows, "count": stats.counts.counts}
+                pq.write_table(pa.table(columns), path / _counts_file(stats.table))
+        else:
+            pq.write_table(_curve_table(profile), path / CURVES)
+
+
+def load(folder: StrPath) -> Profile:
+    """Read a folder; every mistake in it is listed in one error."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise UserError(f"{path}: there is no such profile folder; make one with rowtier synth rm1")
+    data = read_mapping(path / MARKER)
+    check_version(path / MARKER, data)
+    file = parse(_ProfileFile, data, path / MARKER)
+    read = _read_counts if file.form == "counted" else _read_curves
+    stats = []
+    for table, (curve, counts) in zip(file.tables, read(path, file), strict=True):
+        facts = file.statistics[table.name]
+        stats.append(TableStats(table, facts.samples, facts.features, curve, counts))
+    mistakes = [
+        mistake.below(f"statistics.{entry.table.name}")
+        for entry in stats
+        for mistake in entry.mistakes()
+    ]
+    profile = Profile(file.batch_size, tuple(stats))
+    if not mistakes and file.sealed not in (None, profile.fingerprint):
+        mistakes.append(
+            Mistake(
+                "fingerprint",
+                file.sealed,
+                f"the content has {profile.fingerprint}, so it changed after it was written; "
+                "profile again, or drop the key to accept the content as it is",
+            )
+        )
+    if mistakes:
+        raise InvalidError(path / MARKER, mistakes)
+    return profile
+
+
+def _counts_file(table: Table) -> str:
+    return f"counts/{quote(table.name, safe=' ')}.parquet"
+
+
+def _curve_table(profile: Profile) -> pa.Table:
+    sizes = [len(stats.curve.stops) for stats in profile.stats]
+    names = pa.array([stats.table.name for stats in profile.stats])
+    index = pa.array(np.repeat(np.arange(len(sizes), dtype=np.int32), sizes))
+    return pa.table(
+        {
+            "table": pa.DictionaryArray.from_arrays(index, names),
+            "stop": np.concatenate([stats.curve.stops for stats in profile.stats]),
+            "lookups": np.concatenate([stats.curve.lookups for stats in profile.stats]),
+        }
+    )
+
+
+def _read_counts(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve, RowCounts | None]]:
+    for table in file.tables:
+        columns = read_columns(path / _counts_file(table), {"row": pa.int64(), "count": pa.int64()})
+        counts = RowCounts(_numpy(columns["row"]), _numpy(columns["count"]))
+        yield Curve.from_counts(counts.counts), counts
+
+
+def _read_curves(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve, RowCounts | None]]:
+    kinds = {"table": pa.string(), "stop": pa.int64(), "lookups": pa.float64()}
+    columns = read_columns(path / CURVES, kinds)
+    encoded = columns["table"].combine_chunks().dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    index = encoded.indices.to_numpy(zero_copy_only=False)
+    stops, lookups = _numpy(columns["stop"]), _numpy(columns["lookups"])
+    unknown = set(names) - {table.name for table in file.tables}
+    if unknown:
+        mistake = Mistake("table", sorted(unknown)[0], "profile.json has no such table")
+        raise InvalidError(path / CURVES, [mistake])
+    for table in file.tables:
+        mine = index == names.index(table.name) if table.name in names else np.zeros_like(index) > 0
+        yield Curve(stops[mine], lookups[mine]), None
+
+
+def read_columns(path: Path, kinds: dict[str, pa.DataType]) -> dict[str, pa.ChunkedArray]:
+    """Read Parquet columns of the given types without nulls, or say what is wrong with them."""
+    try:
+        table = pq.read_table(path)
+    except FileNotFoundError:
+        raise UserError(f"{path}: the file is missing; profile again") from None
+    except (OSError, pa.ArrowException) as error:
+        why = " ".join(str(error).split())
+        mistake = Mistake("", None, f"the file is not readable Parquet ({why}); profile again")
+        raise InvalidError(path, [mistake]) from None
+    mistakes, found = [], {}
+    for name, kind in kinds.items():
+        if name not in table.column_names:
+            mistakes.append(Mistake(name, None, f"this column is missing; it holds {kind}"))
+            continue
+        try:
+            column = table[name].cast(kind)
+        except pa.ArrowException:
+            mistakes.append(Mistake(name, str(table[name].type), f"the column must hold {kind}"))
+            continue
+        if column.null_count:
+            mistakes.append(Mistake(name, None, f"{column.null_count} values are null; fill in"))
+        found[name] = column
+    if mistakes:
+        raise InvalidError(path, mistakes)
+    return found
+
+
+def _numpy(column: pa.ChunkedArray) -> NDArray[Any]:
+    array: NDArray[Any] = np.ascontiguousarray(column.to_numpy())
+    return array

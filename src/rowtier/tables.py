@@ -1,0 +1,138 @@
+"""Embedding tables, in TorchRec's words, and the batch they are trained with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Protocol
+
+from pydantic import Field
+
+from rowtier.errors import Mistake, UserError
+from rowtier.fields import Name, PositiveCount
+from rowtier.files import Noun, duplicates, mappings
+
+DType = Literal["fp32", "fp16", "bf16"]
+Pooling = Literal["sum", "mean", "none"]
+Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad", "adam"]
+
+_ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+_TORCHREC_DTYPES: Mapping[str, DType] = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16"}
+
+
+class Table(Noun):
+    """One embedding table: its shape, how lookups are pooled, and who reads it."""
+
+    name: Name
+    num_embeddings: PositiveCount
+    embedding_dim: PositiveCount
+    dtype: DType = "fp32"
+    pooling: Pooling = "sum"
+    features: tuple[Name, ...] = Field(min_length=1)
+    optimizer: Optimizer = "rowwise_adagrad"
+
+    @classmethod
+    def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
+        """A feature may read a table once."""
+        features = data.get("features")
+        for index, name in duplicates(features if isinstance(features, (list, tuple)) else ()):
+            yield Mistake(f"features[{index}]", name, "stands twice; name each feature once")
+
+    @property
+    def item_bytes(self) -> int:
+        """Bytes of one stored number."""
+        return _ITEM_BYTES[self.dtype]
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's weights."""
+        return self.embedding_dim * self.item_bytes
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all weights, without optimizer state."""
+        return self.num_embeddings * self.row_bytes
+
+    def state_bytes(self, columns: int | None = None) -> int:
+        """Optimizer state beside `columns` of one row (default: the whole row), in fp32."""
+        width = self.embedding_dim if columns is None else columns
+        per_row = {"sgd": 0, "rowwise_adagrad": 1, "adagrad": width, "adam": 2 * width}
+        return 4 * per_row[self.optimizer]
+
+    @property
+    def stored_row_bytes(self) -> int:
+        """Bytes that keeping one row takes: its weights and its optimizer state."""
+        return self.row_bytes + self.state_bytes()
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that keeping the whole table takes."""
+        return self.num_embeddings * self.stored_row_bytes
+
+    @classmethod
+    def from_torchrec(
+        cls, config: TorchRecConfig, optimizer: Optimizer = "rowwise_adagrad"
+    ) -> Table:
+        """Convert a TorchRec `EmbeddingBagConfig` or `EmbeddingConfig` (TorchRec not imported)."""
+        dtype = _TORCHREC_DTYPES.get(config.data_type.name)
+        if dtype is None:
+            raise UserError(
+                f"table {config.name!r}: data_type {config.data_type.name} is not supported; "
+                f"use one of {', '.join(_TORCHREC_DTYPES)}"
+            )
+        # Only EmbeddingBagConfig pools; EmbeddingConfig returns every looked-up row.
+        pooling = getattr(config, "pooling", None)
+        kinds: dict[str, Pooling] = {"SUM": "sum", "MEAN": "mean", "NONE": "none"}
+        return cls(
+            name=config.name,
+            num_embeddings=config.num_embeddings,
+            embedding_dim=config.embedding_dim,
+            dtype=dtype,
+            pooling="none" if pooling is None else kinds[pooling.name],
+            features=tuple(config.feature_names),
+            optimizer=optimizer,
+        )
+
+
+class _EnumMember(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+class TorchRecConfig(Protocol):
+    """What `Table.from_torchrec` needs of a TorchRec embedding config."""
+
+    name: str
+    num_embeddings: int
+    embedding_dim: int
+    feature_names: list[str]
+
+    @property
+    def data_type(self) -> _EnumMember:
+        """TorchRec's DataType."""
+        ...
+
+
+class Tables(Noun):
+    """All tables of a model and the batch size per device: the content of `tables.yaml`."""
+
+    batch_size: PositiveCount
+    tables: tuple[Table, ...] = Field(min_length=1)
+
+    @classmethod
+    def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
+        """Table names are unique."""
+        for index, name in duplicates(t.get("name") for _, t in mappings(data, "tables")):
+            yield Mistake(f"tables[{index}].name", name, "stands twice; every table needs its own")
+
+    def __iter__(self) -> Iterator[Table]:  # type: ignore[override]
+        return iter(self.tables)
+
+    def __len__(self) -> int:
+        return len(self.tables)
+
+    def __getitem__(self, name: str) -> Table:
+        for table in self.tables:
+            if table.name == name:
+                return table
+        known = ", ".join(t.name for t in self.tables[:8])
+        raise KeyError(f"no table {name!r}; there are {known}")
