@@ -1,0 +1,1 @@
+"""The one cost model: what memory and links a placement uses."""

@@ -1,0 +1,1 @@
+"""Answers about plans: what they load where, and how they compare."""

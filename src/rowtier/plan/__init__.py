@@ -1,0 +1,1 @@
+"""Placements: bands, plans, the planners that make them and the code that checks them."""

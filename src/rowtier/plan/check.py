@@ -1,0 +1,180 @@
+"""Plan invariants, re-checked by code that shares nothing with the planners.
+
+Every (row, column) of every table covered exactly once per scope group, every member
+and tier exists, every capacity holds, and the row order names each touched row once.
+Plain loops and whole numbers on purpose: this is the part that must be easy to trust.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+
+from rowtier.band import Band
+from rowtier.cluster import Cluster
+from rowtier.errors import Mistake
+from rowtier.plan.plan import Plan
+from rowtier.tables import Table
+from rowtier.units import show_bytes
+
+
+def find_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """Everything that is wrong with a plan."""
+    tables = {stats.table.name: stats.table for stats in plan.profile.stats}
+    for name in plan.bands:
+        if name not in tables:
+            yield Mistake(f"tables.{name}", None, "the profile has no such table; drop it")
+    placeable = True
+    for name, table in tables.items():
+        if name not in plan.bands:
+            yield Mistake("tables", name, "the table has no bands; every table needs a home")
+            continue
+        for index, band in enumerate(plan.bands[name]):
+            for mistake in _band_mistakes(band, table, plan.cluster):
+                placeable = False
+                yield mistake.below(f"tables.{name}[{index}]")
+        yield from _cover_mistakes(plan.bands[name], table)
+    yield from _order_mistakes(plan)
+    if placeable:
+        yield from _capacity_mistakes(plan, tables)
+
+
+def _band_mistakes(band: Band, table: Table, cluster: Cluster) -> Iterator[Mistake]:
+    if band.stop > table.num_embeddings:
+        yield Mistake("stop", band.stop, f"the table has {table.num_embeddings} rows")
+    if band.columns is not None and band.columns[1] > table.embedding_dim:
+        yield Mistake("columns", band.columns, f"the table has {table.embedding_dim} columns")
+    if band.exchange == "sums" and table.pooling == "none":
+        yield Mistake("exchange", "sums", "the table is not pooled; accepted: rows")
+    if band.scope not in cluster.scopes:
+        yield Mistake("scope", band.scope, f"accepted: {', '.join(cluster.scopes)}")
+        return
+    level = cluster.level_of(band.scope)
+    group = cluster.members(level)
+    members = band.member_list(cluster.group_size(level))
+    missing = [member for member in members if not 0 <= member < len(group)]
+    if missing:
+        yield Mistake(
+            "members",
+            missing,
+            f"there is no such member: a {band.scope} has members 0 to {len(group) - 1}",
+        )
+        return
+    for member in members:
+        names = [tier.name for tier in cluster.tiers_of(group[member])]
+        if band.tier not in names:
+            where = cluster.holder_name(group[member])
+            yield Mistake("tier", band.tier, f"{where} has no such tier; it has {', '.join(names)}")
+            return
+
+
+def _cover_mistakes(bands: tuple[Band, ...], table: Table) -> Iterator[Mistake]:
+    """Cut the ranks at every band's edge; in each piece the columns must tile the row."""
+    edges = sorted({0, table.num_embeddings, *(b.start for b in bands), *(b.stop for b in bands)})
+    for first, last in pairwise(edges):
+        if last > table.num_embeddings:
+            return
+        covered = 0
+        here = [b for b in bands if b.start <= first and b.stop >= last]
+        for start, stop in sorted(b.columns or (0, table.embedding_dim) for b in here):
+            if start > covered:
+                yield _uncovered(table, first, last, covered, start)
+            elif start < covered:
+                yield Mistake(
+                    f"tables.{table.name}",
+                    None,
+                    f"ranks {first} to {last} are covered twice in columns {start} to "
+                    f"{min(stop, covered)}; move the start of one of the bands",
+                )
+            covered = max(covered, stop)
+        if covered < table.embedding_dim:
+            yield _uncovered(table, first, last, covered, table.embedding_dim)
+
+
+def _uncovered(table: Table, first: int, last: int, start: int, stop: int) -> Mistake:
+    return Mistake(
+        f"tables.{table.name}",
+        None,
+        f"ranks {first} to {last} are in no band in columns {start} to {stop}; "
+        "extend a band or add one",
+    )
+
+
+def _order_mistakes(plan: Plan) -> Iterator[Mistake]:
+    if plan.order is None:
+        return
+    for stats in plan.profile.stats:
+        name, rows = stats.table.name, plan.order.get(stats.table.name)
+        if rows is None:
+            yield Mistake("order", name, "the table has no row order; plan again")
+            continue
+        if len(rows) != stats.curve.touched:
+            yield Mistake(
+                f"order.{name}.rows", len(rows), f"the profile touches {stats.curve.touched} rows"
+            )
+        outside = rows[(rows < 0) | (rows >= stats.table.num_embeddings)]
+        if len(outside):
+            limit = stats.table.num_embeddings - 1
+            yield Mistake(f"order.{name}", int(outside[0]), f"rows are 0 to {limit}; plan again")
+        ordered = np.sort(rows)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if len(twice):
+            yield Mistake(
+                f"order.{name}", int(twice[0]), "the row stands twice in the row order; plan again"
+            )
+
+
+def _capacity_mistakes(plan: Plan, tables: dict[str, Table]) -> Iterator[Mistake]:
+    cluster = plan.cluster
+    used: dict[tuple[int, str], int] = defaultdict(int)
+    for name, bands in plan.bands.items():
+        if name not in tables:
+            continue
+        for band in bands:
+            for holder, rows in _rows_by_holder(band, cluster):
+                used[holder, band.tier] += rows * _bytes_per_row(tables[name], band)
+    pooled: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for (holder, tier_name), amount in used.items():
+        tier = next(t for t in cluster.tiers_of(holder) if t.name == tier_name)
+        place = cluster.holder_name(holder)
+        if tier.shared_by is not None:
+            size = cluster.group_size(cluster.level_of(tier.shared_by))
+            place = f"{tier.shared_by} {holder // size}"
+        pooled[place, tier_name][0] += amount
+        pooled[place, tier_name][1] = tier.capacity_bytes
+    for (place, tier_name), (amount, capacity) in pooled.items():
+        if amount > capacity:
+            yield Mistake(
+                f"cluster.{tier_name}.capacity",
+                None,
+                f"{place} would hold {show_bytes(amount)} of rows in {tier_name} and has "
+                f"{show_bytes(capacity)}: raise the capacity or move rows away",
+            )
+
+
+def _rows_by_holder(band: Band, cluster: Cluster) -> Iterator[tuple[int, int]]:
+    level = cluster.level_of(band.scope)
+    members = band.member_list(cluster.group_size(level))
+    count, total = len(members), band.stop - band.start
+    for group in range(cluster.num_groups(level)):
+        holders = cluster.members(level, group)
+        for position, member in enumerate(members):
+            if band.order == "blocks":
+                block = -(-total // count)
+                rows = max(0, min(block, total - position * block))
+            else:
+                # ranks start + position − offset, then every `count`-th one
+                first = (position - band.offset) % count
+                rows = len(range(first, total, count))
+            yield holders[member], rows
+
+
+def _bytes_per_row(table: Table, band: Band) -> int:
+    first, last = band.columns or (0, table.embedding_dim)
+    width = last - first
+    number = 4 if table.dtype == "fp32" else 2
+    state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
+    return width * number + state[table.optimizer]

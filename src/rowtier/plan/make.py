@@ -1,0 +1,48 @@
+"""The main path: a profile and a cluster in, a checked plan out.
+
+A planner is a pure function `(profile, cluster, options) -> Plan`, one per file. It
+prints nothing, reads no file and no clock, so equal inputs give equal plans.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+
+from rowtier.cluster import Cluster
+from rowtier.errors import UserError
+from rowtier.plan.check import find_mistakes
+from rowtier.plan.options import PlanOptions
+from rowtier.plan.plan import Plan
+from rowtier.profile.profile import Profile
+
+Planner = Callable[[Profile, Cluster, PlanOptions], Plan]
+
+METHODS: Mapping[str, str] = {
+    "row-wise": "every table cut into equal blocks of rows over all devices",
+    "table-wise": "whole tables dealt to the devices in turn",
+    "size": "RecShard's baseline: whole tables, largest first, balancing bytes",
+    "lookup": "RecShard's baseline: whole tables, balancing dim × pooling",
+    "size-lookup": "RecShard's baseline: whole tables, balancing dim × pooling × log10 rows",
+}
+
+
+def make_plan(
+    profile: Profile,
+    cluster: Cluster,
+    method: str = "size-lookup",
+    options: PlanOptions | None = None,
+) -> Plan:
+    """Place every row of a profile's tables on a cluster, and check the result."""
+    plan = planner(method)(profile, cluster, options or PlanOptions())
+    mistakes = [str(mistake) for mistake in find_mistakes(plan)]
+    assert not mistakes, f"{method} made a broken plan: {mistakes[:3]}"
+    return plan
+
+
+def planner(method: str) -> Planner:
+    """The planner of a name; `METHODS` lists them."""
+    if method not in METHODS:
+        raise UserError(f"no method {method!r}; there are {', '.join(METHODS)}")
+    found: Planner = importlib.import_module(f"rowtier.plan.{method.replace('-', '_')}").plan
+    return found

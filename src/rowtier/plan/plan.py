@@ -1,0 +1,134 @@
+"""The Plan: for every table its bands, with what they were made for and how good they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.band import Band, Bands
+from rowtier.cluster import Cluster
+from rowtier.errors import MismatchError, UserError
+from rowtier.fields import Name
+from rowtier.files import Noun, StrPath, fingerprint_of
+from rowtier.profile.order import RowOrder, rows_by_rank
+from rowtier.profile.profile import Profile
+from rowtier.tables import Table
+
+
+class MadeFor(Noun):
+    """Fingerprints of what a plan was made from."""
+
+    profile: str
+    cluster: str
+
+
+class Certificate(Noun):
+    """How far a plan can be from the best: nothing beats `bound`, the plan costs `objective`."""
+
+    view: Name  # which objective of the cost model
+    objective: float
+    bound: float
+    binding: str
+
+    @property
+    def gap(self) -> float:
+        """At most this share above the best possible."""
+        return self.objective / self.bound - 1 if self.bound else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """Where every row lives.
+
+    `profile` is the curve form of the statistics and `order` the touched rows of each
+    table, hottest first (untouched rows follow in id order); a plan made from a curve
+    has no order, and can be predicted but neither replayed nor trained.
+    """
+
+    method: str
+    bands: Bands
+    cluster: Cluster
+    profile: Profile
+    made_for: MadeFor
+    order: RowOrder | None = None
+    certificate: Certificate | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def build(
+        cls,
+        method: str,
+        profile: Profile,
+        cluster: Cluster,
+        bands: Bands,
+        certificate: Certificate | None = None,
+    ) -> Plan:
+        """What a planner returns: the bands, with everything they need to be read alone."""
+        order = None
+        if profile.form == "counted":
+            order = {s.table.name: s.counts.rows for s in profile.stats if s.counts is not None}
+        made_for = MadeFor(profile=profile.fingerprint, cluster=cluster.fingerprint)
+        return cls(method, bands, cluster, profile.to_curve(), made_for, order, certificate)
+
+    def __iter__(self) -> Iterator[tuple[Table, tuple[Band, ...]]]:
+        for stats in self.profile.stats:
+            yield stats.table, self.bands[stats.table.name]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A short hash of the placement and of what it was made for."""
+        facts = {
+            "method": self.method,
+            "bands": {name: [b.to_data() for b in bands] for name, bands in self.bands.items()},
+            "made_for": self.made_for.to_data(),
+            "certificate": self.certificate.to_data() if self.certificate else None,
+            "curve": self.profile.fingerprint,
+            "origin": dict(self.origin),
+        }
+        arrays = (
+            [] if self.order is None else [self.order[s.table.name] for s in self.profile.stats]
+        )
+        return fingerprint_of(facts, *map(np.ascontiguousarray, arrays))
+
+    def check_made_for(
+        self, *, profile: Profile | None = None, cluster: Cluster | None = None
+    ) -> None:
+        """Raise `MismatchError` if the plan was made for another profile or cluster."""
+        if profile is not None and profile.fingerprint != self.made_for.profile:
+            raise MismatchError(
+                f"the plan was made for profile {self.made_for.profile} and this is profile "
+                f"{profile.fingerprint}: plan again with this profile, or give the other one"
+            )
+        if cluster is not None and cluster.fingerprint != self.made_for.cluster:
+            raise MismatchError(
+                f"the plan was made for cluster {self.cluster.name!r} ({self.made_for.cluster}) "
+                f"and this is {cluster.name!r} ({cluster.fingerprint}): plan again with this "
+                "cluster, or give the other one"
+            )
+
+    def rows_in_order(self, table: str) -> NDArray[np.int64]:
+        """All row ids of a table by rank."""
+        if self.order is None:
+            raise UserError(
+                "the plan has no row order, because it was made from a curve; "
+                "plan from a counted profile to get one"
+            )
+        return rows_by_rank(self.order[table], self.profile[table].table.num_embeddings)
+
+    def save(self, folder: StrPath) -> None:
+        """Write a plan folder; an earlier plan there is replaced in one step."""
+        from rowtier.plan.storage import save
+
+        save(self, folder)
+
+    @classmethod
+    def load(cls, folder: StrPath) -> Plan:
+        """Read a plan folder, check every invariant, and list all mistakes in one error."""
+        from rowtier.plan.storage import load
+
+        return load(folder)
