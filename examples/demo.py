@@ -1,0 +1,40 @@
+"""The path from a workload to placements: what `make demo` runs.
+
+Each step is one command; the same in Python is in README.md.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+METHODS = ("row-wise", "table-wise", "size", "lookup", "size-lookup")
+
+
+def rowtier(*arguments: str) -> str:
+    """Run a rowtier command as a user would, show it, and give back what it printed."""
+    print(f"\n$ rowtier {shlex.join(arguments)}", flush=True)
+    command = [sys.executable, "-m", "rowtier", *arguments]
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
+    print(done.stdout, end="", flush=True)
+    return done.stdout
+
+
+def main() -> None:
+    """Make a workload, place it five ways, and compare."""
+    folder = Path("demo")
+    rowtier("synth", "rm2", "-o", str(folder / "rm2"))
+    for method in METHODS:
+        rowtier(
+            *("plan", "--profile", str(folder / "rm2"), "--cluster", "recshard-16"),
+            *("--method", method, "-o", str(folder / method)),
+        )
+    outcome = rowtier("compare", *(str(folder / method) for method in METHODS))
+    (folder / "outcome.txt").write_text(outcome)
+    print(f"\nThe plans and this table are in {folder}/: start with {folder}/size-lookup/plan.json")
+
+
+if __name__ == "__main__":
+    main()

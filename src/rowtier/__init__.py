@@ -1,0 +1,96 @@
+"""rowtier decides where every row of an embedding table lives, and proves how well.
+
+    profile = rowtier.Profile.load("profile/")
+    cluster = rowtier.Cluster.open("recshard-16")
+    plan = rowtier.make_plan(profile, cluster, method="size-lookup")
+    plan.save("plan/")
+
+Names are imported when first used, so that `import rowtier` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from rowtier.band import Band
+    from rowtier.cluster import Cluster, Device, Level, Server, Tier
+    from rowtier.errors import (
+        InfeasibleError,
+        InvalidError,
+        MismatchError,
+        RowtierError,
+        UserError,
+    )
+    from rowtier.evaluate.compare import Comparison, compare
+    from rowtier.kinds import load
+    from rowtier.plan.make import METHODS, make_plan
+    from rowtier.plan.options import PlanOptions
+    from rowtier.plan.plan import Certificate, Plan
+    from rowtier.profile.curve import Curve
+    from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
+    from rowtier.synth.make import WORKLOADS, make_workload
+    from rowtier.tables import Table, Tables
+
+_HOME = {
+    "Cluster": "cluster", "Device": "cluster", "Level": "cluster", "Server": "cluster",
+    "Tier": "cluster",
+    "InfeasibleError": "errors", "InvalidError": "errors", "MismatchError": "errors",
+    "RowtierError": "errors", "UserError": "errors",
+    "Comparison": "evaluate.compare", "compare": "evaluate.compare",
+    "Band": "band", "load": "kinds",
+    "METHODS": "plan.make", "PlanOptions": "plan.options", "make_plan": "plan.make",
+    "Certificate": "plan.plan", "Plan": "plan.plan",
+    "Curve": "profile.curve",
+    "FeatureStats": "profile.profile", "Profile": "profile.profile",
+    "RowCounts": "profile.profile", "TableStats": "profile.profile",
+    "WORKLOADS": "synth.make", "make_workload": "synth.make",
+    "Table": "tables", "Tables": "tables",
+}  # fmt: skip
+
+__all__ = [
+    "METHODS",
+    "WORKLOADS",
+    "Band",
+    "Certificate",
+    "Cluster",
+    "Comparison",
+    "Curve",
+    "Device",
+    "FeatureStats",
+    "InfeasibleError",
+    "InvalidError",
+    "Level",
+    "MismatchError",
+    "Plan",
+    "PlanOptions",
+    "Profile",
+    "RowCounts",
+    "RowtierError",
+    "Server",
+    "Table",
+    "TableStats",
+    "Tables",
+    "Tier",
+    "UserError",
+    "__version__",
+    "compare",
+    "load",
+    "make_plan",
+    "make_workload",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rowtier' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"rowtier.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,5 @@
+"""`python -m rowtier` is the command line."""
+
+from rowtier.cli.main import main
+
+main()

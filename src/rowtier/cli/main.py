@@ -1,0 +1,81 @@
+"""`rowtier`: the commands, and how errors leave the program.
+
+Exit codes: 0 done, 2 a mistake the user can mend, 3 no placement fits.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from typing import Annotated
+
+import typer
+
+from rowtier import __version__
+from rowtier.cli import compare, plan, synth, validate
+from rowtier.cli.show import WIDTH
+from rowtier.errors import InvalidError, RowtierError
+
+app = typer.Typer(
+    name="rowtier",
+    help="Decide where every row of a recommendation model's embedding tables lives.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+app.command("synth", rich_help_panel="1 Data")(synth.command)
+app.command("plan", rich_help_panel="2 Placement")(plan.command)
+app.command("compare", rich_help_panel="3 Answers")(compare.command)
+app.command("validate", rich_help_panel="4 Files")(validate.command)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"rowtier {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Run the command line; rowtier's own errors become a message and an exit code."""
+    try:
+        app()
+    except RowtierError as error:
+        if "--json" in sys.argv:
+            typer.echo(json.dumps({"error": _facts(error)}, ensure_ascii=False))
+        else:
+            for line in f"error: {error}".splitlines():
+                indent = " " * (len(line) - len(line.lstrip()) + 2)
+                wrapped = textwrap.wrap(line, WIDTH, subsequent_indent=indent, drop_whitespace=True)
+                typer.echo("\n".join(wrapped), err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader (`| head`) went away: leave quietly, as other tools do.
+        sys.stderr.close()
+        sys.exit(1)
+
+
+def _facts(error: RowtierError) -> dict[str, object]:
+    facts: dict[str, object] = {"type": type(error).__name__, "message": str(error)}
+    if isinstance(error, InvalidError):
+        facts["file"] = error.source
+        facts["mistakes"] = [
+            {
+                "key": m.key,
+                "value": None if m.value is None else str(m.value),
+                "accepted": m.accepted,
+            }
+            for m in error.mistakes
+        ]
+    return facts
