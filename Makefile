@@ -16,7 +16,7 @@ check: $(VENV)/.dev  ## lint, format, types, docs that are generated
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python docs/make_cli.py --check
+	$(BIN)/python docs/make.py --check
 
 format: $(VENV)/.dev  ## mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -32,7 +32,7 @@ bench: $(VENV)/.dev  ## run every benchmark, keep the JSON in benchmarks/results
 	$(BIN)/python benchmarks/run_all.py
 
 docs: $(VENV)/.dev  ## write the CLI reference anew
-	$(BIN)/python docs/make_cli.py
+	$(BIN)/python docs/make.py
 
 clean:    ## remove what the other targets made
 	rm -rf $(VENV) demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

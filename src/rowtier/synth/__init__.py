@@ -1,0 +1,1 @@
+"""Generated workloads: datasets on disk, and curve profiles of enormous models."""
