@@ -1,7 +1,7 @@
 """Write the pages that follow from the code, or check that they are current.
 
-    docs/cli.md         from the commands' own help
-    docs/workloads.md   from the options that workloads declare
+docs/cli.md         from the commands' own help
+docs/workloads.md   from the options that workloads declare
 """
 
 from __future__ import annotations

@@ -311,7 +311,10 @@ def profile_entries(good: Path) -> None:
     )
     one(
         "unknown-table",
-        edit("profile.json", put("statistics", "x", value={"samples": 1, "features": []})),
+        edit(
+            "profile.json",
+            put("statistics", "x", value={"samples": 1, "touched": 1, "features": []}),
+        ),
         "statistics.x",
         "no such table",
     )

@@ -40,13 +40,13 @@ def test_commands_in_the_docs_run(
         command, *arguments = shlex.split(line, comments=True)
         assert command == "rowtier"
         code, _, errors = run(*arguments)
-        assert (code, errors) == (0, ""), line
+        assert (code, errors) == (0, ""), f"{name}: {line}"
 
 
 @pytest.mark.parametrize(("name", "text"), blocks("yaml"))
 def test_files_in_the_docs_load(name: str, text: str, tmp_path: Path) -> None:
-    (tmp_path / "file.yaml").write_text(text)
-    rowtier.load(tmp_path / "file.yaml")
+    (tmp_path / f"{name}.yaml").write_text(text)
+    rowtier.load(tmp_path / f"{name}.yaml")
 
 
 def test_links_between_the_docs_hold() -> None:

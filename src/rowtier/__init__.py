@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from rowtier.plan.options import PlanOptions
     from rowtier.plan.plan import Certificate, Plan
     from rowtier.profile.curve import Curve
+    from rowtier.profile.make import ProfileOptions, make_profile
     from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
     from rowtier.synth.make import WORKLOADS, make_workload
     from rowtier.tables import Table, Tables
@@ -47,6 +48,7 @@ _HOME = {
     "Curve": "profile.curve",
     "FeatureStats": "profile.profile", "Profile": "profile.profile",
     "RowCounts": "profile.profile", "TableStats": "profile.profile",
+    "ProfileOptions": "profile.make", "make_profile": "profile.make",
     "WORKLOADS": "synth.make", "make_workload": "synth.make",
     "Table": "tables", "Tables": "tables",
 }  # fmt: skip
@@ -68,6 +70,7 @@ __all__ = [
     "Plan",
     "PlanOptions",
     "Profile",
+    "ProfileOptions",
     "RowCounts",
     "RowtierError",
     "Server",
@@ -80,6 +83,7 @@ __all__ = [
     "compare",
     "load",
     "make_plan",
+    "make_profile",
     "make_workload",
 ]
 

@@ -7,7 +7,6 @@ person writes them and JSON where a program does; both carry `format_version`.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import shutil
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import xxhash
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, model_validator
 
@@ -174,7 +174,7 @@ def check_version(path: StrPath, data: Mapping[str, Any]) -> None:
 
 def fingerprint_of(data: object, *arrays: Any) -> str:
     """Hash plain data (and numpy arrays) into a short hexadecimal name for the content."""
-    digest = hashlib.blake2b(digest_size=8)
+    digest = xxhash.xxh3_64()
     digest.update(json.dumps(data, sort_keys=True, separators=(",", ":")).encode())
     for array in arrays:
         digest.update(f"{array.dtype.str}{array.shape}".encode())

@@ -8,11 +8,12 @@ from typing import Any, Literal, Protocol
 from pydantic import Field
 
 from rowtier.errors import Mistake, UserError
-from rowtier.fields import Name, PositiveCount
+from rowtier.fields import Count, Name, PositiveCount
 from rowtier.files import Noun, duplicates, mappings
 
 DType = Literal["fp32", "fp16", "bf16"]
 Pooling = Literal["sum", "mean", "none"]
+IdMapping = Literal["as_is", "modulo", "hash"]
 Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad", "adam"]
 
 _ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -29,6 +30,8 @@ class Table(Noun):
     pooling: Pooling = "sum"
     features: tuple[Name, ...] = Field(min_length=1)
     optimizer: Optimizer = "rowwise_adagrad"
+    ids: IdMapping = "as_is"  # how an id of the data becomes a row
+    hash_seed: Count = 0
 
     @classmethod
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:

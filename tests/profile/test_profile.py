@@ -41,7 +41,7 @@ def test_a_curve_keeps_the_statistics_and_forgets_the_rows(
     assert again.fingerprint == curve.fingerprint != profile.fingerprint
     for ours, theirs in zip(profile.stats, again.stats, strict=True):
         assert theirs.counts is None
-        assert theirs.curve.touched == ours.curve.touched
+        assert theirs.touched == ours.touched
         assert theirs.lookups_per_sample == ours.lookups_per_sample
 
 
@@ -58,7 +58,7 @@ def test_buckets_keep_every_lookup(heat: list[int]) -> None:
     counts = np.sort(np.array(heat))[::-1]
     curve = Curve.from_counts(counts)
     assert curve.total == counts.sum()
-    assert curve.touched == len(counts)
+    assert curve.ranks == len(counts)
     assert not list(curve.mistakes(len(counts)))
     edges = curve.stops
     assert curve.share(edges) == pytest.approx(np.cumsum(counts)[edges - 1] / counts.sum())

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from rowtier import __version__
-from rowtier.cli import compare, plan, synth, validate
+from rowtier.cli import compare, plan, profile, synth, validate
 from rowtier.cli.show import WIDTH
 from rowtier.errors import InvalidError, RowtierError
 
@@ -27,6 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 app.command("synth", rich_help_panel="1 Data")(synth.command)
+app.add_typer(profile.app, name="profile", rich_help_panel="1 Data")
 app.command("plan", rich_help_panel="2 Placement")(plan.command)
 app.command("compare", rich_help_panel="3 Answers")(compare.command)
 app.command("validate", rich_help_panel="4 Files")(validate.command)

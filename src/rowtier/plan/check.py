@@ -111,9 +111,9 @@ def _order_mistakes(plan: Plan) -> Iterator[Mistake]:
         if rows is None:
             yield Mistake("order", name, "the table has no row order; plan again")
             continue
-        if len(rows) != stats.curve.touched:
+        if len(rows) != stats.touched:
             yield Mistake(
-                f"order.{name}.rows", len(rows), f"the profile touches {stats.curve.touched} rows"
+                f"order.{name}.rows", len(rows), f"the profile touches {stats.touched} rows"
             )
         outside = rows[(rows < 0) | (rows >= stats.table.num_embeddings)]
         if len(outside):

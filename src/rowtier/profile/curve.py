@@ -26,7 +26,7 @@ MAX_BUCKETS = 1000
 class Curve:
     """`lookups[i]` fall on the rows of rank `stops[i−1]` to `stops[i]`, hottest first.
 
-    Rows after the last stop were never touched.
+    No lookup is expected on rows after the last stop.
     """
 
     stops: Ints
@@ -43,8 +43,8 @@ class Curve:
         return cls(stops, sums.astype(np.float64))
 
     @property
-    def touched(self) -> int:
-        """How many rows the data touches."""
+    def ranks(self) -> int:
+        """How many rows are expected to be looked up at all."""
         return int(self.stops[-1]) if len(self.stops) else 0
 
     @cached_property
@@ -77,8 +77,8 @@ class Curve:
             return
         if not (self.widths > 0).all():
             yield Mistake("stop", None, "stops must rise from bucket to bucket")
-        if self.touched > num_embeddings:
-            yield Mistake("stop", self.touched, f"must not exceed num_embeddings {num_embeddings}")
+        if self.ranks > num_embeddings:
+            yield Mistake("stop", self.ranks, f"must not exceed num_embeddings {num_embeddings}")
         if not (np.isfinite(self.lookups).all() and (self.lookups > 0).all()):
             yield Mistake("lookups", None, "must be finite and above zero in every bucket")
         elif (self.widths > 0).all():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from rowtier.fields import Count, Name
 from rowtier.files import Noun, StrPath, fingerprint_of
 from rowtier.profile.curve import Curve
 from rowtier.tables import Table, Tables
+
+if TYPE_CHECKING:
+    from rowtier.profile.distinct import DistinctIds
 
 
 class FeatureStats(Noun):
@@ -48,10 +51,15 @@ class FeatureStats(Noun):
 
 @dataclass(frozen=True, eq=False)
 class RowCounts:
-    """The touched rows of a table and how often each was looked up, hottest first."""
+    """The touched rows of a table and how often each was looked up, hottest first.
+
+    `late` counts those lookups that fell into the second half of the data: comparing the
+    halves shows how far yesterday's hot rows are today's. All zero if the data has no order.
+    """
 
     rows: NDArray[np.int64]
     counts: NDArray[np.int64]
+    late: NDArray[np.int64]
 
     @classmethod
     def from_dense(cls, counts: NDArray[np.integer]) -> RowCounts:
@@ -59,14 +67,12 @@ class RowCounts:
         rows = np.flatnonzero(counts)
         touched = counts[rows].astype(np.int64)
         order = np.argsort(-touched, kind="stable")
-        return cls(rows[order], touched[order])
+        return cls(rows[order], touched[order], np.zeros_like(order))
 
     def mistakes(self, num_embeddings: int) -> Iterator[Mistake]:
         """What is wrong with the counts of a table with this many rows."""
         rows, counts = self.rows, self.counts
-        if len(rows) != len(counts):
-            yield Mistake("row", len(rows), "needs as many entries as count")
-            return
+        assert len(rows) == len(counts) == len(self.late)
         outside = rows[(rows < 0) | (rows >= num_embeddings)]
         if len(outside):
             yield Mistake("row", int(outside[0]), f"rows are 0 to {num_embeddings - 1}")
@@ -76,6 +82,8 @@ class RowCounts:
             yield Mistake("row", int(twice[0]), "stands twice; every touched row stands once")
         if (counts <= 0).any():
             yield Mistake("count", int(counts.min()), "must be at least 1; leave others out")
+        if (self.late < 0).any() or (self.late > counts).any():
+            yield Mistake("late", None, "must be between zero and count")
         falls = np.diff(counts)
         if (falls > 0).any() or ((falls == 0) & (np.diff(rows) < 0)).any():
             yield Mistake("count", None, "must be ordered hottest first, ties by row")
@@ -88,15 +96,40 @@ class TableStats:
     table: Table
     samples: int
     features: tuple[FeatureStats, ...]
-    curve: Curve
+    bucketed: Curve | None = None  # where the rows are not known
     counts: RowCounts | None = None
+    distinct: DistinctIds | None = None  # before hashing; None where ids are rows
+    seen_rows: int | None = None  # touched rows, where `counts` does not say
 
     @classmethod
     def counted(
-        cls, table: Table, samples: int, features: tuple[FeatureStats, ...], counts: RowCounts
+        cls,
+        table: Table,
+        samples: int,
+        features: tuple[FeatureStats, ...],
+        counts: RowCounts,
+        distinct: DistinctIds | None = None,
     ) -> TableStats:
         """Statistics with known rows; the curve follows from the counts."""
-        return cls(table, samples, features, Curve.from_counts(counts.counts), counts)
+        return cls(table, samples, features, counts=counts, distinct=distinct)
+
+    @cached_property
+    def curve(self) -> Curve:
+        """How hot the rows of each rank are expected to be in data that is yet to come."""
+        if self.bucketed is not None:
+            return self.bucketed
+        assert self.counts is not None
+        return self.curve_at(None)
+
+    def curve_at(self, confidence: float | None) -> Curve:
+        """The curve, or with a confidence the one that hot rows fall short of so rarely."""
+        if self.counts is None:
+            return self.curve
+        from rowtier.profile.coverage import smoothed_curve
+
+        counts = self.counts
+        late = counts.late if counts.late.any() else None
+        return smoothed_curve(counts.counts, late, self.table.num_embeddings, confidence=confidence)
 
     @property
     def lookups(self) -> int:
@@ -121,9 +154,16 @@ class TableStats:
         return self.lookups / seen if seen else 0.0
 
     @property
+    def touched(self) -> int:
+        """Rows that the data touched."""
+        if self.counts is not None:
+            return len(self.counts.rows)
+        return self.curve.ranks if self.seen_rows is None else self.seen_rows
+
+    @property
     def untouched(self) -> int:
         """Rows that the data never touched."""
-        return self.table.num_embeddings - self.curve.touched
+        return self.table.num_embeddings - self.touched
 
     def mistakes(self) -> Iterator[Mistake]:
         """What does not fit together."""
@@ -144,19 +184,25 @@ class TableStats:
             else self.curve.mistakes(self.table.num_embeddings)
         )
         yield from shape
-        if not shape and abs(self.curve.total - self.lookups) > 1e-6 * max(1, self.lookups):
+        if shape:
+            return
+        counts = self.counts
+        total = self.curve.total if counts is None else int(counts.counts.sum())
+        slack = 1e-6 * max(1, self.lookups) if counts is None else 0
+        if abs(total - self.lookups) > slack:
             yield Mistake(
                 "lookups",
                 self.lookups,
-                f"the features' lookups must add up to what the rows count, {self.curve.total:.0f}",
+                f"the features' lookups must add up to what the rows count, {total:.0f}",
             )
 
     def facts(self) -> dict[str, Any]:
         """The statistics that are not arrays, as `profile.json` holds them."""
-        return {
-            "samples": self.samples,
-            "features": [feature.to_data() for feature in self.features],
-        }
+        facts: dict[str, Any] = {"samples": self.samples, "touched": self.touched}
+        if self.distinct is not None:
+            facts["distinct_ids"] = self.distinct.count
+            facts["distinct_ids_exact"] = self.distinct.exact
+        return facts | {"features": [feature.to_data() for feature in self.features]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,7 +238,10 @@ class Profile:
 
     def to_curve(self) -> Profile:
         """The same statistics without rows, small enough to travel inside a plan."""
-        curves = tuple(TableStats(s.table, s.samples, s.features, s.curve) for s in self.stats)
+        curves = tuple(
+            TableStats(s.table, s.samples, s.features, s.curve, seen_rows=s.touched)
+            for s in self.stats
+        )
         return Profile(self.batch_size, curves)
 
     @cached_property
@@ -201,11 +250,34 @@ class Profile:
         arrays: list[NDArray[Any]] = []
         for stats in self.stats:
             if stats.counts is not None:
-                arrays += [stats.counts.rows, stats.counts.counts]
+                arrays += [stats.counts.rows, stats.counts.counts, stats.counts.late]
             else:
                 arrays += [stats.curve.stops, stats.curve.lookups]
+            if stats.distinct is not None:
+                arrays += [
+                    a for a in (stats.distinct.hashes, stats.distinct.registers) if a is not None
+                ]
         facts = [self.form, self.tables.fingerprint, [stats.facts() for stats in self.stats]]
         return fingerprint_of(facts, *map(np.ascontiguousarray, arrays))
+
+    def for_planning(self, confidence: float | None) -> Profile:
+        """The same statistics with curves at a confidence: hot rows serve at least so much."""
+        if confidence is None or self.form == "curve":
+            return self
+        stats = tuple(replace(s, bucketed=s.curve_at(confidence)) for s in self.stats)
+        return Profile(self.batch_size, stats)
+
+    def merge(self, *others: Profile) -> Profile:
+        """Add profiles of other parts of the data: exact, in any order and grouping."""
+        from rowtier.profile.merge import merge_profiles
+
+        return merge_profiles([self, *others])
+
+    def to_torchrec_constraints(self, world_size: int) -> dict[str, Any]:
+        """What TorchRec's planner asks for: pooling factors and cache statistics per table."""
+        from rowtier.profile.to_torchrec import to_torchrec_constraints
+
+        return to_torchrec_constraints(self, world_size)
 
     def save(self, folder: StrPath) -> None:
         """Write a profile folder; an earlier profile there is replaced in one step."""

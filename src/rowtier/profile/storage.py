@@ -1,7 +1,8 @@
 """The profile folder: `profile.json`, and the rows or curves in Parquet beside it.
 
 profile.json               what people read: tables, samples, features
-counts/TABLE.parquet       counted: row, count; hottest first, ties by row
+counts/TABLE.parquet       counted: row, count, late; hottest first, ties by row
+    distinct/TABLE.parquet     where ids are hashed: the distinct ids' hashes, or a sketch of them
 curves.parquet             curve: table, stop, lookups
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -35,12 +36,18 @@ from rowtier.profile.curve import Curve
 from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
 from rowtier.tables import Table, Tables
 
+if TYPE_CHECKING:
+    from rowtier.profile.distinct import DistinctIds
+
 MARKER = "profile.json"
 CURVES = "curves.parquet"
 
 
 class _Facts(Noun):
     samples: Count
+    touched: Count
+    distinct_ids: Count | None = None
+    distinct_ids_exact: bool | None = None
     features: tuple[FeatureStats, ...]
 
 
@@ -79,14 +86,18 @@ def save(profile: Profile, folder: StrPath) -> None:
             (path / "counts").mkdir()
             for stats in profile.stats:
                 assert stats.counts is not None
-                columns = {"row": stats.counts.rows, "count": stats.counts.counts}
-                pq.write_table(pa.table(columns), path / _counts_file(stats.table))
+                _write_counts(stats.counts, path / _file("counts", stats.table))
+                if stats.distinct is not None:
+                    _write_distinct(stats.distinct, path / _file("distinct", stats.table))
         else:
             pq.write_table(_curve_table(profile), path / CURVES)
 
 
-def load(folder: StrPath) -> Profile:
-    """Read a folder; every mistake in it is listed in one error."""
+def load(folder: StrPath, whole: bool = True) -> Profile:
+    """Read a folder; every mistake in it is listed in one error.
+
+    A part of a profile (not `whole`) need not add up.
+    """
     path = Path(folder)
     if not path.is_dir():
         raise UserError(f"{path}: there is no such profile folder; make one with rowtier synth rm1")
@@ -97,11 +108,18 @@ def load(folder: StrPath) -> Profile:
     stats = []
     for table, (curve, counts) in zip(file.tables, read(path, file), strict=True):
         facts = file.statistics[table.name]
-        stats.append(TableStats(table, facts.samples, facts.features, curve, counts))
+        distinct = None
+        if facts.distinct_ids is not None:
+            distinct = _read_distinct(path / _file("distinct", table))
+        seen = None if counts is not None else facts.touched
+        found = TableStats(
+            table, facts.samples, facts.features, curve, counts, distinct, seen_rows=seen
+        )
+        stats.append(found)
     mistakes = [
         mistake.below(f"statistics.{entry.table.name}")
         for entry in stats
-        for mistake in entry.mistakes()
+        for mistake in (entry.mistakes() if whole else ())
     ]
     profile = Profile(file.batch_size, tuple(stats))
     if not mistakes and file.sealed not in (None, profile.fingerprint):
@@ -118,8 +136,29 @@ def load(folder: StrPath) -> Profile:
     return profile
 
 
-def _counts_file(table: Table) -> str:
-    return f"counts/{quote(table.name, safe=' ')}.parquet"
+def _file(folder: str, table: Table) -> str:
+    return f"{folder}/{quote(table.name, safe=' ')}.parquet"
+
+
+def _write_counts(counts: RowCounts, path: Path) -> None:
+    columns = {"row": counts.rows, "count": counts.counts, "late": counts.late}
+    # Row ids in hotness order are noise, which no encoding makes smaller; counts repeat.
+    pq.write_table(pa.table(columns), path, compression="none", use_dictionary=["count", "late"])
+
+
+def _write_distinct(distinct: DistinctIds, path: Path) -> None:
+    path.parent.mkdir(exist_ok=True)
+    column = {"hash": distinct.hashes} if distinct.exact else {"register": distinct.registers}
+    pq.write_table(pa.table(column), path, use_dictionary=False)
+
+
+def _read_distinct(path: Path) -> DistinctIds:
+    from rowtier.profile.distinct import DistinctIds
+
+    if "hash" in pq.read_schema(path).names:
+        return DistinctIds(_numpy(read_columns(path, {"hash": pa.uint64()})["hash"]))
+    registers = _numpy(read_columns(path, {"register": pa.uint8()})["register"])
+    return DistinctIds(None, registers)
 
 
 def _curve_table(profile: Profile) -> pa.Table:
@@ -135,14 +174,16 @@ def _curve_table(profile: Profile) -> pa.Table:
     )
 
 
-def _read_counts(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve, RowCounts | None]]:
+def _read_counts(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve | None, RowCounts | None]]:
     for table in file.tables:
-        columns = read_columns(path / _counts_file(table), {"row": pa.int64(), "count": pa.int64()})
-        counts = RowCounts(_numpy(columns["row"]), _numpy(columns["count"]))
-        yield Curve.from_counts(counts.counts), counts
+        kinds = dict.fromkeys(("row", "count", "late"), pa.int64())
+        columns = read_columns(path / _file("counts", table), kinds, optional="late")
+        rows, counts = _numpy(columns["row"]), _numpy(columns["count"])
+        late = _numpy(columns["late"]) if "late" in columns else np.zeros_like(counts)
+        yield None, RowCounts(rows, counts, late)
 
 
-def _read_curves(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve, RowCounts | None]]:
+def _read_curves(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve | None, RowCounts | None]]:
     kinds = {"table": pa.string(), "stop": pa.int64(), "lookups": pa.float64()}
     columns = read_columns(path / CURVES, kinds)
     encoded = columns["table"].combine_chunks().dictionary_encode()
@@ -158,7 +199,9 @@ def _read_curves(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve, RowCou
         yield Curve(stops[mine], lookups[mine]), None
 
 
-def read_columns(path: Path, kinds: dict[str, pa.DataType]) -> dict[str, pa.ChunkedArray]:
+def read_columns(
+    path: Path, kinds: dict[str, pa.DataType], optional: str = ""
+) -> dict[str, pa.ChunkedArray]:
     """Read Parquet columns of the given types without nulls, or say what is wrong with them."""
     try:
         table = pq.read_table(path)
@@ -171,6 +214,8 @@ def read_columns(path: Path, kinds: dict[str, pa.DataType]) -> dict[str, pa.Chun
     mistakes, found = [], {}
     for name, kind in kinds.items():
         if name not in table.column_names:
+            if name == optional:
+                continue
             mistakes.append(Mistake(name, None, f"this column is missing; it holds {kind}"))
             continue
         try:

@@ -1,0 +1,240 @@
+"""`rowtier profile`: measure how a dataset touches every row; `profile show`: look at it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from rowtier.cli import show
+from rowtier.units import parse_bytes, parse_share
+
+if TYPE_CHECKING:
+    from rowtier.profile.look import TableLook
+    from rowtier.profile.profile import Profile
+
+MAX_TABLES = 30
+DEFAULT_CUT = 0.1
+POLICIES = ("error", "clip", "drop", "hash")
+
+
+class _MeasureByDefault(TyperGroup):
+    """`rowtier profile DATA …` measures: the command's name may be left out."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in {*self.commands, "--help", "-h"}:
+            args = ["measure", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_MeasureByDefault,
+    help="Measure how a dataset touches every row: [bold]rowtier profile DATA[/bold] …",
+    no_args_is_help=True,
+)
+
+
+@app.command("measure")
+def measure(
+    data: Annotated[
+        str, typer.Argument(help="Parquet, Criteo TSV, npz or pt: a file, a folder or a glob.")
+    ],
+    tables: Annotated[Path, typer.Option(help="The tables.yaml that the data is for.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The profile folder to write.")],
+    sample: Annotated[
+        float,
+        typer.Option(parser=parse_share, metavar="SHARE", help="Read this share, such as 1%."),
+    ] = "100%",  # type: ignore[assignment]
+    seed: Annotated[int, typer.Option(help="Which samples --sample takes.")] = 0,
+    half: Annotated[
+        str | None,
+        typer.Option(help="For `profile merge`: this data is the first or second half of a whole."),
+    ] = None,
+    on_out_of_range: Annotated[
+        str,
+        typer.Option(
+            help="What to do with an id the table has no row for: error, clip, drop, hash."
+        ),
+    ] = "error",
+    cut: Annotated[
+        float,
+        typer.Option(
+            parser=parse_share,
+            metavar="SHARE",
+            help="Say whether the data is enough to cut tables at this share of their rows.",
+        ),
+    ] = "10%",  # type: ignore[assignment]
+    workers: Annotated[int, typer.Option(min=1, help="Processes that count.")] = 1,
+    memory: Annotated[
+        int | None,
+        typer.Option(
+            parser=parse_bytes,
+            metavar="SIZE",
+            help="For counters; tables with more rows are counted in several passes. "
+            "Default: half of this machine's memory.",
+        ),
+    ] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Count on this Dask scheduler's workers.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on from what an interrupted run finished.")
+    ] = False,
+    json: show.JsonOption = False,
+) -> None:
+    """Count how the data touches every row of the tables."""
+    from rowtier.files import check_replaceable
+    from rowtier.profile.legs import FinishedLegs
+    from rowtier.profile.make import ProfileOptions, make_profile
+    from rowtier.tables import Tables
+
+    check_replaceable(output, "profile.json")
+    finished = FinishedLegs.beside(output)
+    options = ProfileOptions(
+        sample=sample,
+        seed=seed,
+        half=_one_of("--half", half, "first", "second"),
+        on_out_of_range=_one_of("--on-out-of-range", on_out_of_range, *POLICIES),
+        workers=workers,
+        memory_bytes=memory,
+        dask=dask,
+        resume=resume,
+    )
+    described = Tables.load(tables)
+    with show.progress(f"profiling {data}", quiet=json) as progress:
+        profile = make_profile(data, described, options, progress=progress, finished=finished)
+    profile.save(output)
+    finished.clear()
+    _report(profile, json, cut)
+    if not json:
+        show.written(output)
+
+
+@app.command("show")
+def show_profile(
+    profile: Annotated[Path, typer.Argument(help="A profile folder.")],
+    full: Annotated[bool, typer.Option("--full", help="Show every table.")] = False,
+    cut: Annotated[
+        float,
+        typer.Option(
+            parser=parse_share,
+            metavar="SHARE",
+            help="Say whether the data is enough to cut tables at this share of their rows.",
+        ),
+    ] = "10%",  # type: ignore[assignment]
+    json: show.JsonOption = False,
+) -> None:
+    """Show what a profile says about each table, and what to be alarmed about."""
+    from rowtier.profile.profile import Profile
+
+    _report(Profile.load(profile), json, cut, full)
+
+
+@app.command("merge")
+def merge(
+    profiles: Annotated[list[Path], typer.Argument(help="Profiles of parts of the same data.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The profile folder to write.")],
+    json: show.JsonOption = False,
+) -> None:
+    """Add up profiles of parts of the data, exactly and in any order."""
+    from rowtier.files import check_replaceable
+    from rowtier.profile.merge import merge_profiles
+    from rowtier.profile.profile import Profile
+
+    check_replaceable(output, "profile.json")
+    profile = merge_profiles(Profile.load(path) for path in profiles)
+    profile.save(output)
+    _report(profile, json, DEFAULT_CUT)
+    if not json:
+        show.written(output)
+
+
+def _one_of(option: str, text: str | None, *accepted: str) -> Any:
+    from rowtier.errors import UserError
+
+    if text is not None and text not in accepted:
+        raise UserError(f"{option} {text!r}: accepted are {', '.join(accepted)}")
+    return text
+
+
+def _report(profile: Profile, json: bool, cut: float, full: bool = False) -> None:
+    from rowtier.profile.look import alerts, look_at_all
+
+    looks = sorted(look_at_all(profile), key=lambda look: -look.lookups)
+    judged = _judgements(profile, cut)
+    if json:
+        tables = [
+            {**look.to_dict(), "alerts": list(alerts(look)), "cut": judged.get(look.name)}
+            for look in looks
+        ]
+        show.as_json({"form": profile.form, "fingerprint": profile.fingerprint, "tables": tables})
+        return
+    _verdict(profile)
+    shown = looks if full else looks[:MAX_TABLES]
+    _table(shown)
+    if len(shown) < len(looks):
+        show.line(f"… and {len(looks) - len(shown)} more tables: --full shows them")
+    said = [text for look in looks for text in alerts(look)]
+    for text in said if full else said[:MAX_TABLES]:
+        show.line(f"! {text}")
+    for look in shown[: None if full else 5]:
+        if look.name in judged:
+            show.line(f"{look.name}: {judged[look.name]}")
+
+
+def _verdict(profile: Profile) -> None:
+    from rowtier.units import show_bytes, show_count
+
+    stored = sum(stats.table.stored_bytes for stats in profile.stats)
+    lookups = sum(stats.lookups for stats in profile.stats)
+    samples = max(stats.samples for stats in profile.stats)
+    show.line(
+        f"{len(profile.stats)} tables ({show_bytes(stored)}), {show_count(samples)} samples, "
+        f"{show_count(lookups)} lookups, {profile.form} profile {profile.fingerprint}"
+    )
+
+
+def _table(looks: list[TableLook]) -> None:
+    from rowtier.units import show_count
+
+    columns = [
+        "table",
+        "rows",
+        "touched",
+        "coverage",
+        "pooling",
+        "50 %",
+        "90 %",
+        "99 %",
+        "served by",
+    ]
+    rows = [
+        [
+            look.name,
+            show_count(look.rows),
+            f"{look.touched / look.rows:.0%}",
+            f"{look.coverage:.0%}",
+            f"{look.pooling:.3g}",
+            *(show_count(rank) for rank in look.served_by),
+            look.spark,
+        ]
+        for look in looks
+    ]
+    show.table(columns, rows)
+    show.line("50 %, 90 %, 99 %: how many of the hottest rows serve that share of lookups to come")
+
+
+def _judgements(profile: Profile, cut: float) -> dict[str, str]:
+    """Whether the data is enough for a cut, in words, where rows were counted."""
+    from rowtier.profile.coverage import enough
+
+    found = {}
+    for stats in profile.stats:
+        if stats.counts is not None and stats.lookups:
+            late = stats.counts.late if stats.counts.late.any() else None
+            ranks = max(1, round(cut * stats.table.num_embeddings))
+            rows = stats.table.num_embeddings
+            found[stats.table.name] = str(enough(stats.counts.counts, late, rows, ranks))
+    return found

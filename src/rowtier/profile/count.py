@@ -1,0 +1,254 @@
+"""Counting: one dense counter per row and half of the data, then the touched rows by heat.
+
+The halves are counted in arrays of their own, so that the one in use is small and more of
+it stays in the cache. The touched rows are put in order by counting sort: most rows have
+few lookups, and few have many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.errors import UserError
+from rowtier.jit import compiled
+from rowtier.profile.distinct import DistinctCounter
+from rowtier.profile.ids import (
+    Hashes,
+    Ints,
+    OutOfRange,
+    first_outside,
+    hash_ints,
+    hash_strings,
+    hashed_rows,
+)
+from rowtier.profile.legs import RowRange
+from rowtier.profile.profile import FeatureStats, RowCounts, TableStats
+from rowtier.profile.readers.base import Chunk, Ids
+from rowtier.tables import Table
+
+COUNTER_BYTES = 8  # two halves of 32 bits
+_MANY = 2**16  # rows with more lookups than this are sorted by comparison
+
+
+@dataclass
+class FeatureCounter:
+    """How many ids samples have, for one feature."""
+
+    name: str
+    lengths: Ints = field(default_factory=lambda: np.zeros(2, dtype=np.int64))
+
+    def add(self, samples: int, lengths: Ints | None) -> None:
+        """Note the lengths of a chunk; None means one id in every sample."""
+        if lengths is None:
+            self.lengths[1] += samples
+            return
+        seen = np.bincount(lengths, minlength=len(self.lengths))
+        seen[: len(self.lengths)] += self.lengths
+        self.lengths = seen
+
+    def finish(self) -> FeatureStats:
+        """The totals."""
+        length = np.arange(len(self.lengths))
+        found = [(int(n), int(self.lengths[n])) for n in length[1:] if self.lengths[n]]
+        return FeatureStats(
+            name=self.name,
+            present=int(self.lengths[1:].sum()),
+            lookups=int(length @ self.lengths),
+            lengths=tuple(found),
+        )
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a chunk is, for messages."""
+
+    path: str
+    first_sample: int  # in all data
+
+
+class TableCounter:
+    """Everything that is counted for one table."""
+
+    def __init__(self, table: Table, on_out_of_range: OutOfRange, rows: RowRange):
+        self.table = table
+        self._policy = on_out_of_range
+        self._first, stop = rows.of(table.num_embeddings)
+        self._counters = np.zeros((2, stop - self._first), dtype=np.uint32)
+        self._features = {name: FeatureCounter(name) for name in table.features}
+        self._distinct = DistinctCounter() if table.ids != "as_is" else None
+        self._sides = [0, 0]
+
+    def add(self, feature: str, chunk: Chunk, where: Place) -> None:
+        """Count one feature's ids of a chunk; `where` is named in an error."""
+        ids = chunk.features[feature]
+        rows = self._rows(ids, feature, where)
+        lengths = ids.lengths
+        if rows is None:
+            ids = self._without_outside(ids, chunk.samples)
+            rows, lengths = self._rows(ids, feature, where), ids.lengths
+            assert rows is not None
+        self._features[feature].add(chunk.samples, lengths)
+        side = int(chunk.late)
+        self._sides[side] += len(rows)
+        if self._sides[side] >= 2**32 and self._counters.dtype == np.uint32:
+            self._counters = self._counters.astype(np.uint64)
+        counters = self._counters[side]
+        if len(counters) == self.table.num_embeddings:
+            _count(rows, counters)
+        else:
+            _count_some(rows, counters, self._first)
+
+    def finish(self, samples: int, with_features: bool = True) -> TableStats:
+        """The statistics; the counters are given up.
+
+        Of several passes over the same data only one knows the features and distinct ids.
+        """
+        counts = touched_rows(self._counters, self._first)
+        del self._counters
+        if not with_features:
+            self._features = {name: FeatureCounter(name) for name in self.table.features}
+        features = tuple(counter.finish() for counter in self._features.values())
+        distinct = None if self._distinct is None else self._distinct.finish()
+        return TableStats.counted(self.table, samples, features, counts, distinct)
+
+    def _rows(self, ids: Ids, feature: str, where: Place) -> Ints | None:
+        """The rows of ids; None if some are to be dropped first."""
+        if not isinstance(ids.values, np.ndarray):
+            return self._hashed(self._hash_strings(ids, feature, where))
+        if self.table.ids == "hash":
+            return self._hashed(hash_ints(ids.values, np.uint64(self.table.hash_seed)))
+        if self.table.ids == "modulo":
+            assert self._distinct is not None
+            self._distinct.add(hash_ints(ids.values, np.uint64(self.table.hash_seed)))
+            return ids.values % self.table.num_embeddings
+        outside = int(first_outside(ids.values, self.table.num_embeddings))
+        return ids.values if outside < 0 else self._mended(ids, outside, feature, where)
+
+    def _hashed(self, hashes: Hashes) -> Ints:
+        assert self._distinct is not None
+        self._distinct.add(hashes)
+        return hashed_rows(hashes, self.table)
+
+    def _hash_strings(self, ids: Ids, feature: str, where: Place) -> Hashes:
+        if self.table.ids != "hash":
+            example = ids.values[0].as_py() if len(ids.values) else ""
+            raise UserError(
+                f"{where.path}: column {feature!r} holds strings such as {example!r}, and table "
+                f"{self.table.name!r} takes ids {self.table.ids}; write `ids: hash` for the table"
+            )
+        return hash_strings(ids.values, self.table.hash_seed)
+
+    def _mended(self, ids: Ids, outside: int, feature: str, where: Place) -> Ints | None:
+        values, last = ids.values, self.table.num_embeddings - 1
+        assert isinstance(values, np.ndarray)
+        if self._policy == "clip":
+            return np.clip(values, 0, last)
+        if self._policy == "hash":
+            wrong = (values < 0) | (values > last)
+            hashes = hash_ints(values, np.uint64(self.table.hash_seed))
+            return np.where(wrong, hashed_rows(hashes, self.table), values)
+        if self._policy == "drop":
+            return None
+        sample = where.first_sample + _sample_of(outside, ids.lengths)
+        raise UserError(
+            f"{where.path}: feature {feature!r} has id {values[outside]} in sample {sample}, and "
+            f"table {self.table.name!r} has rows 0 to {last}: raise num_embeddings, write "
+            "`ids: modulo` or `ids: hash` for the table, or choose --on-out-of-range clip, drop "
+            "or hash"
+        )
+
+    def _without_outside(self, ids: Ids, samples: int) -> Ids:
+        values = ids.values
+        assert isinstance(values, np.ndarray)
+        keep = (values >= 0) & (values < self.table.num_embeddings)
+        lengths = np.ones(samples, dtype=np.int64) if ids.lengths is None else ids.lengths
+        owner = np.repeat(np.arange(samples), lengths)
+        return Ids(values[keep], np.bincount(owner[keep], minlength=samples))
+
+
+def touched_rows(counters: NDArray[np.unsignedinteger], first_row: int = 0) -> RowCounts:
+    """The touched rows, hottest first, ties by row."""
+    sizes = np.zeros(_MANY + 1, dtype=np.int64)
+    _tally(counters, sizes)
+    touched = int(sizes[1:].sum())
+    places = np.cumsum(sizes[::-1])[::-1] - sizes  # where the rows of each count begin
+    rows = np.empty(touched, dtype=np.int64)
+    counts = np.empty(touched, dtype=np.int64)
+    late = np.empty(touched, dtype=np.int64)
+    _place(counters, places, rows, counts, late, first_row)
+    many = int(sizes[_MANY])
+    order = np.argsort(-counts[:many], kind="stable")
+    for array in (rows, counts, late):
+        array[:many] = array[:many][order]
+    return RowCounts(rows, counts, late)
+
+
+def merged_rows(parts: Sequence[RowCounts], num_embeddings: int) -> RowCounts:
+    """The rows of several counts added up, in the order of the sum."""
+    total = sum(len(part.rows) for part in parts)
+    if num_embeddings <= 4 * total:
+        counters = np.zeros((2, num_embeddings), dtype=np.uint64)
+        for part in parts:
+            counters[0, part.rows] += (part.counts - part.late).astype(np.uint64)
+            counters[1, part.rows] += part.late.astype(np.uint64)
+        return touched_rows(counters)
+    rows, place = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
+    counts, late = np.zeros((2, len(rows)), dtype=np.int64)
+    np.add.at(counts, place, np.concatenate([part.counts for part in parts]))
+    np.add.at(late, place, np.concatenate([part.late for part in parts]))
+    order = np.argsort(-counts, kind="stable")
+    return RowCounts(rows[order], counts[order], late[order])
+
+
+def _sample_of(position: int, lengths: Ints | None) -> int:
+    if lengths is None:
+        return position
+    return int(np.searchsorted(np.cumsum(lengths), position, side="right"))
+
+
+@compiled
+def _count(rows: Ints, counters: NDArray[np.unsignedinteger]) -> None:
+    for row in rows:
+        counters[row] += 1
+
+
+@compiled
+def _count_some(rows: Ints, counters: NDArray[np.unsignedinteger], first_row: int) -> None:
+    size = len(counters)
+    for row in rows:
+        place = row - first_row
+        if 0 <= place < size:
+            counters[place] += 1
+
+
+@compiled
+def _tally(counters: NDArray[np.unsignedinteger], sizes: Ints) -> None:
+    early, late = counters[0], counters[1]
+    for i in range(len(early)):
+        total = np.int64(early[i]) + np.int64(late[i])
+        sizes[min(int(total), _MANY)] += 1
+
+
+@compiled
+def _place(
+    counters: NDArray[np.unsignedinteger],
+    places: Ints,
+    rows: Ints,
+    counts: Ints,
+    late: Ints,
+    first_row: int,
+) -> None:
+    first, second = counters[0], counters[1]
+    for i in range(len(first)):
+        total = np.int64(first[i]) + np.int64(second[i])
+        if total > 0:
+            bin = min(int(total), _MANY)
+            place = places[bin]
+            places[bin] = place + 1
+            rows[place] = first_row + i
+            counts[place] = total
+            late[place] = second[i]

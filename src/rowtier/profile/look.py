@@ -1,0 +1,110 @@
+"""Looking at a profile: what matters about each table, and what to be alarmed about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rowtier.profile.coverage import drift_overlap
+from rowtier.profile.profile import Profile, TableStats
+from rowtier.units import show_bytes
+
+SERVED = (0.5, 0.9, 0.99)
+_BARS = " ▁▂▃▄▅▆▇█"
+_SPARK_WIDTH = 12
+_WASTE_SHARE, _WASTE_BYTES = 0.2, 2**20
+_CHANGED = 0.1
+
+
+@dataclass(frozen=True)
+class TableLook:
+    """One table of a profile, as people want to see it."""
+
+    name: str
+    rows: int
+    touched: int
+    coverage: float
+    pooling: float
+    lookups: int
+    served_by: tuple[int, ...]  # rows that serve 50, 90 and 99 % of the lookups
+    spark: str
+    wasted_bytes: int
+    distinct_ids: int | None
+    collisions: int | None  # ids that share a row with another one
+    hot_set_change: float | None  # beyond what chance explains
+    longest: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        return dict(self.__dict__)
+
+
+def look_at(stats: TableStats) -> TableLook:
+    """The figures of one table."""
+    curve = stats.curve
+    shares = np.concatenate(([0.0], np.cumsum(curve.lookups))) / max(curve.total, 1e-300)
+    ranks = np.concatenate(([0], curve.stops))
+    served = tuple(int(np.ceil(np.interp(share, shares, ranks))) for share in SERVED)
+    distinct = None if stats.distinct is None else stats.distinct.count
+    lengths = [length for feature in stats.features for length, _ in feature.lengths]
+    return TableLook(
+        name=stats.table.name,
+        rows=stats.table.num_embeddings,
+        touched=stats.touched,
+        coverage=stats.coverage,
+        pooling=stats.pooling,
+        lookups=stats.lookups,
+        served_by=served if stats.lookups else (0, 0, 0),
+        spark=_spark(stats),
+        wasted_bytes=stats.untouched * stats.table.stored_row_bytes,
+        distinct_ids=distinct,
+        collisions=None if distinct is None else max(0, distinct - stats.touched),
+        hot_set_change=_change(stats, served[0]),
+        longest=max(lengths, default=0),
+    )
+
+
+def alerts(look: TableLook) -> Iterator[str]:
+    """What an engineer should know before planning with these statistics."""
+    untouched = look.rows - look.touched
+    if untouched > _WASTE_SHARE * look.rows and look.wasted_bytes > _WASTE_BYTES:
+        yield (
+            f"{untouched / look.rows:.0%} of {look.name!r} is never touched: "
+            f"{show_bytes(look.wasted_bytes)} could be given back"
+        )
+    if look.hot_set_change is not None and look.hot_set_change > _CHANGED:
+        yield f"hot set of {look.name!r} changed {look.hot_set_change:.0%} between halves"
+    if look.collisions and look.distinct_ids and look.collisions > 0.1 * look.distinct_ids:
+        yield (
+            f"{look.collisions / look.distinct_ids:.0%} of the ids of {look.name!r} share a row "
+            "with another id: more rows would tell them apart"
+        )
+    if not look.lookups:
+        yield f"{look.name!r} is never looked up in this data"
+
+
+def look_at_all(profile: Profile) -> list[TableLook]:
+    """Every table of a profile."""
+    return [look_at(stats) for stats in profile.stats]
+
+
+def _change(stats: TableStats, ranks: int) -> float | None:
+    """How much of the hot set (what serves 50 %) changed between the halves of the data."""
+    counts = stats.counts
+    if counts is None or not counts.late.any() or not 0 < ranks < stats.touched:
+        return None
+    found = drift_overlap(counts.rows, counts.counts, counts.late, ranks)
+    missing = found.expected - found.overlap
+    return missing / found.expected if missing > 3 * found.spread else 0.0
+
+
+def _spark(stats: TableStats) -> str:
+    """Share of lookups served by the hottest rows, over ranks on a logarithmic axis."""
+    if not stats.lookups:
+        return ""
+    ranks = np.geomspace(1, stats.table.num_embeddings, _SPARK_WIDTH)
+    shares = stats.curve.share(np.rint(ranks).astype(np.int64))
+    return "".join(_BARS[round(float(share) * (len(_BARS) - 1))] for share in shares)

@@ -1,0 +1,216 @@
+"""The main path: a dataset in, a profile out.
+
+    source.parts ──legs──▶ count ──▶ partial profiles ──merge──▶ Profile
+
+A *leg* is a run of parts counted together; its result is a profile of its own. Merging
+is exact, so neither the number of legs, workers or passes nor their order changes a bit of
+the result. Finished legs are kept beside the output until the whole is done, and a run
+that was interrupted goes on from them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from multiprocessing import get_context
+from typing import Any, Literal
+
+from rowtier.errors import UserError
+from rowtier.files import StrPath, fingerprint_of
+from rowtier.profile.count import COUNTER_BYTES, Place, TableCounter
+from rowtier.profile.ids import OutOfRange
+from rowtier.profile.legs import FinishedLegs, Leg, RowRange
+from rowtier.profile.merge import merge_profiles
+from rowtier.profile.profile import Profile
+from rowtier.profile.readers import Sample, Sampled, Source, open_source
+from rowtier.tables import Tables
+from rowtier.units import show_bytes
+
+Progress = Callable[[float], None]
+LEG_BYTES = 2 * 2**30  # of files; about a quarter of a minute
+LEGS_PER_WORKER = 4
+
+
+@dataclass(frozen=True)
+class ProfileOptions:
+    """How to profile. Only the sample and the policy for ids change the result."""
+
+    sample: float = 1.0
+    seed: int = 0
+    half: Literal["first", "second"] | None = None  # of a larger whole that this data is part of
+    on_out_of_range: OutOfRange = "error"
+    workers: int = 1
+    memory_bytes: int | None = None  # for counters; half of this machine's, if not given
+    dask: str | None = None  # address of a Dask scheduler
+    resume: bool = False
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be counted; picklable, so that workers can be sent it."""
+
+    source: Source
+    tables: Tables
+    on_out_of_range: OutOfRange
+    half: Literal["first", "second"] | None = None
+
+    @property
+    def features(self) -> list[str]:
+        """The columns that are needed."""
+        return list(dict.fromkeys(name for table in self.tables for name in table.features))
+
+    def fingerprint(self, legs: list[Leg]) -> str:
+        """Changes whenever the result of a leg would."""
+        asked = [self.tables.fingerprint, self.on_out_of_range, self.half, self.source.kind]
+        parts = [asdict(part) for part in self.source.parts]
+        return fingerprint_of([asked, parts, [leg.name for leg in legs]])
+
+
+def make_profile(
+    data: StrPath | Iterable[Any],
+    tables: Tables,
+    options: ProfileOptions | None = None,
+    *,
+    progress: Progress | None = None,
+    finished: FinishedLegs | None = None,
+) -> Profile:
+    """Count how the data touches every row of the tables.
+
+    `data` is a path (Parquet, Criteo TSV, npz, pt; files, folders, globs), or an iterable of
+    KeyedJaggedTensors or of dicts feature → (values, lengths).
+    """
+    options = options or ProfileOptions()
+    features = [name for table in tables for name in table.features]
+    source = open_source(data, features)
+    if options.sample < 1:
+        source = Sampled(source, Sample(options.sample, options.seed))
+    job = Job(source, tables, options.on_out_of_range, options.half)
+    legs = plan_legs(job, options)
+    finished = finished or FinishedLegs()
+    report = _Report(job, legs, progress)
+    if options.dask is not None:
+        from rowtier.profile.on_dask import profile_on_dask
+
+        return _not_empty(profile_on_dask(job, legs, options.dask, report.leg_done))
+    name = job.fingerprint(legs)
+    finished.begin(name, options.resume)
+    open_legs = []
+    for leg in legs:
+        if finished.has(leg):
+            report.leg_done(leg)
+        else:
+            open_legs.append(leg)
+    for leg, profile in _counted(job, open_legs, options, report):
+        finished.keep(leg, profile, name)
+    return _not_empty(merge_profiles(finished.profiles(legs)))
+
+
+def _not_empty(profile: Profile) -> Profile:
+    if not any(stats.samples for stats in profile.stats):
+        raise UserError("the data holds no samples; give data with at least one")
+    return profile
+
+
+def plan_legs(job: Job, options: ProfileOptions) -> list[Leg]:
+    """Cut the data into legs, and the rows into shards whose counters fit into memory."""
+    workers = 1 if options.dask else options.workers  # on this machine
+    rows = sum(table.num_embeddings for table in job.tables)
+    needed = workers * COUNTER_BYTES * rows
+    shards = -(-needed // (options.memory_bytes or _half_of_memory()))
+    if shards > 1 and job.source.kind == "batches":
+        raise UserError(
+            f"the counters need {show_bytes(needed)}, more than the memory allowed, and this data "
+            "can be read only once: allow more memory, or give the data as files"
+        )
+    weights = [part.weight_bytes for part in job.source.parts]
+    least = len(weights) if options.dask else 1 if workers == 1 else LEGS_PER_WORKER * workers
+    size = min(LEG_BYTES, sum(weights) / max(1, least))
+    edges, held = [0], 0.0
+    for index, weight in enumerate(weights):
+        held += weight
+        if held >= size or index + 1 == len(weights):
+            edges.append(index + 1)
+            held = 0.0
+    ranges = [RowRange(index, shards) for index in range(shards)]
+    return [Leg(a, b, r) for r in ranges for a, b in pairwise(edges)]
+
+
+def count_leg(job: Job, leg: Leg, done: Callable[[int, float], None] | None = None) -> Profile:
+    """Count the parts of a leg, for the rows of its shard; `done` is told part and share."""
+    first = leg.rows.index == 0  # samples and lengths are those of the first pass
+    counters = [TableCounter(t, job.on_out_of_range, leg.rows) for t in job.tables]
+    samples = 0
+    for index in range(leg.start, leg.stop):
+        part = job.source.parts[index]
+        place = Place(part.path, part.first_sample or 0)
+        for read in job.source.read(part, job.features):
+            chunk = read if job.half is None else replace(read, late=job.half == "second")
+            for counter in counters:
+                for feature in counter.table.features:
+                    counter.add(feature, chunk, place)
+            samples += chunk.samples
+            place = replace(place, first_sample=place.first_sample + chunk.samples)
+            if done is not None and chunk.done < 1:
+                done(index, chunk.done)
+        if done is not None:
+            done(index, 1.0)
+    stats = [counter.finish(samples if first else 0, with_features=first) for counter in counters]
+    return Profile(job.tables.batch_size, tuple(stats))
+
+
+def _counted(
+    job: Job, legs: list[Leg], options: ProfileOptions, report: _Report
+) -> Iterator[tuple[Leg, Profile]]:
+    """Count legs here or in processes; each is given out as soon as it is done."""
+    if options.workers > 1 and len(legs) > 1:
+        for leg, profile in _in_processes(job, legs, options.workers):
+            report.leg_done(leg)
+            yield leg, profile
+    else:
+        for leg in legs:
+            yield leg, count_leg(job, leg, report.part_done)
+
+
+def _in_processes(job: Job, legs: list[Leg], workers: int) -> Iterator[tuple[Leg, Profile]]:
+    # Spawned, not forked: forking a process that has threads (Arrow's) may hang.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        waiting = {pool.submit(count_leg, job, leg): leg for leg in legs}
+        try:
+            for future in as_completed(waiting):
+                yield waiting[future], future.result()
+        except BrokenProcessPool:
+            raise UserError(
+                f"a worker of {workers} was killed, most likely for want of memory; "
+                "use fewer --workers or a smaller --memory, and --resume"
+            ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+class _Report:
+    """Tells how much of the data is done, by the size of its parts."""
+
+    def __init__(self, job: Job, legs: list[Leg], progress: Progress | None):
+        self._weights = [max(1, part.weight_bytes) for part in job.source.parts]
+        self._total = sum(sum(self._weights[leg.start : leg.stop]) for leg in legs)
+        self._done = 0
+        self._progress = progress
+
+    def part_done(self, index: int, share: float) -> None:
+        weight = self._weights[index]
+        if self._progress is not None:
+            self._progress((self._done + weight * share) / self._total)
+        if share >= 1:
+            self._done += weight
+
+    def leg_done(self, leg: Leg) -> None:
+        for index in range(leg.start, leg.stop):
+            self.part_done(index, 1.0)
+
+
+def _half_of_memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2

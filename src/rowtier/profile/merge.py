@@ -1,0 +1,57 @@
+"""Merging profiles: the merge of any partition of the data is the profile of the whole."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from rowtier.errors import MismatchError, UserError
+from rowtier.profile.count import merged_rows
+from rowtier.profile.distinct import DistinctIds
+from rowtier.profile.profile import FeatureStats, Profile, TableStats
+
+
+def merge_profiles(profiles: Iterable[Profile]) -> Profile:
+    """Add up profiles of parts of the same data; whole numbers, so the order does not matter."""
+    parts = list(profiles)
+    if not parts:
+        raise UserError("there is no profile to merge; give at least one")
+    first = parts[0]
+    for other in parts[1:]:
+        if other.tables != first.tables:
+            raise MismatchError(
+                f"profile {first.fingerprint} and profile {other.fingerprint} have different "
+                "tables or batch sizes: profile both with the same tables.yaml"
+            )
+        if other.form != "counted" or first.form != "counted":
+            raise UserError("a curve profile does not know its rows; merge counted profiles")
+    if len(parts) == 1:
+        return first
+    columns = zip(*(part.stats for part in parts), strict=True)
+    return Profile(first.batch_size, tuple(_merge_table(column) for column in columns))
+
+
+def _merge_table(parts: Sequence[TableStats]) -> TableStats:
+    table = parts[0].table
+    counts = merged_rows([p.counts for p in parts if p.counts is not None], table.num_embeddings)
+    columns = zip(*(part.features for part in parts), strict=True)
+    features = tuple(_merge_feature(column) for column in columns)
+    distinct: DistinctIds | None = None
+    for part in parts:
+        if part.distinct is not None:
+            distinct = part.distinct if distinct is None else distinct.merge(part.distinct)
+    samples = sum(part.samples for part in parts)
+    return TableStats.counted(table, samples, features, counts, distinct)
+
+
+def _merge_feature(parts: Sequence[FeatureStats]) -> FeatureStats:
+    lengths: Counter[int] = Counter()
+    for part in parts:
+        lengths.update(dict(part.lengths))
+    known = all(part.lengths or not part.present for part in parts)
+    return FeatureStats(
+        name=parts[0].name,
+        present=sum(part.present for part in parts),
+        lookups=sum(part.lookups for part in parts),
+        lengths=tuple(sorted(lengths.items())) if known else (),
+    )

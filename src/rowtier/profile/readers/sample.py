@@ -1,0 +1,132 @@
+"""Reading a share of the samples: seeded, and the same however the work is divided."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from rowtier.errors import UserError
+from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Source
+from rowtier.jit import compiled
+
+LEAST_GROUPS = 20  # so that the sample is spread over the data
+_GROUPS_PER_SHARE = (
+    10  # at 1 % a tenth of the row groups are decoded, and a tenth of their rows kept
+)
+_STEP = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A share of the samples, picked by `seed`."""
+
+    share: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise UserError(
+                f"a sample of {self.share:g} is not possible; give a share above 0 and up to 1, "
+                "such as 0.01 or 1%"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """Another source, of which only some samples are read.
+
+    Of many row groups only some are decoded, and of those some rows are kept. Half of the
+    data stays where it was in all data.
+    """
+
+    source: Source
+    sample: Sample
+
+    @property
+    def kind(self) -> str:
+        """The format of the source."""
+        return self.source.kind
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the source offers."""
+        return self.source.features
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the source is."""
+        return self.source.ordered
+
+    @property
+    def samples(self) -> None:
+        """How many are picked, only reading tells."""
+        return None
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The parts that are read; they keep their place and their number."""
+        parts = self.source.parts
+        if self.source.kind != "parquet" or len(parts) < 2 * LEAST_GROUPS:
+            return parts
+        count = math.ceil(len(parts) * min(1.0, _GROUPS_PER_SHARE * self.sample.share))
+        drawn = uniform(_key(self.sample.seed, "row groups"), 0, len(parts))
+        chosen = np.sort(np.argsort(drawn, kind="stable")[: max(LEAST_GROUPS, count)])
+        return tuple(parts[i] for i in chosen)
+
+    @cached_property
+    def row_share(self) -> float:
+        """The share of samples that is kept in the parts that are read."""
+        everything = sum(part.samples or 0 for part in self.source.parts)
+        chosen = sum(part.samples or 0 for part in self.parts)
+        return min(1.0, self.sample.share * everything / chosen) if chosen else self.sample.share
+
+    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+        """The samples of a part that were picked."""
+        at = part.index << 40 if part.first_sample is None else part.first_sample
+        key = _key(self.sample.seed, "rows")
+        for chunk in self.source.read(part, features):
+            keep = uniform(key, at, chunk.samples) < self.row_share
+            at += chunk.samples
+            if keep.any():
+                yield _kept(chunk, keep)
+
+
+def _kept(chunk: Chunk, keep: NDArray[np.bool_]) -> Chunk:
+    features: Mapping[str, Ids] = chunk.features
+    columns = Columns(tuple(features), lambda name: _filtered(features[name], keep))
+    return replace(chunk, samples=int(keep.sum()), features=columns)
+
+
+def _filtered(ids: Ids, keep: NDArray[np.bool_]) -> Ids:
+    each = keep if ids.lengths is None else np.repeat(keep, ids.lengths)
+    lengths = None if ids.lengths is None else ids.lengths[keep]
+    if isinstance(ids.values, np.ndarray):
+        return Ids(ids.values[each], lengths)
+    return Ids(ids.values.filter(pa.array(each)), lengths)
+
+
+def _key(seed: int, purpose: str) -> np.uint64:
+    text = f"{purpose} {seed}".encode()
+    return np.uint64(int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little"))
+
+
+@compiled
+def uniform(key: np.uint64, start: int, count: int) -> NDArray[np.float64]:
+    """A number in [0, 1) for every position, by SplitMix64: nothing but key and position matter."""
+    drawn = np.empty(count)
+    for i in range(count):
+        word = key + np.uint64(start + i) * _STEP
+        word = (word ^ (word >> np.uint64(30))) * _MIX_1
+        word = (word ^ (word >> np.uint64(27))) * _MIX_2
+        word ^= word >> np.uint64(31)
+        drawn[i] = np.float64(word >> np.uint64(11)) * 2.0**-53
+    return drawn

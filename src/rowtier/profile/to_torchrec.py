@@ -1,0 +1,84 @@
+"""A profile as the constraints that TorchRec's planner takes and nobody fills.
+
+Its planner asks for pooling factors per feature and, to size caches, for the miss ratio of
+an LRU cache at every size. The miss ratio follows from the curve by Che's approximation:
+a cache of C rows holds a row as long as it is asked for again within T lookups, where T
+is such that Σ (1 − e^(−p·T)) = C; it then serves Σ p (1 − e^(−p·T)) of the lookups.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rowtier.errors import UserError
+from rowtier.profile.curve import Curve, Floats, Ints
+
+if TYPE_CHECKING:
+    from rowtier.profile.profile import Profile
+
+BINS = 100
+
+
+def to_torchrec_constraints(profile: Profile, world_size: int) -> dict[str, Any]:
+    """`ParameterConstraints` by table name, for `EmbeddingShardingPlanner(constraints=…)`."""
+    try:
+        import torch
+        from torchrec.distributed.planner.shard_estimators import EmbeddingOffloadStats
+        from torchrec.distributed.planner.types import ParameterConstraints
+        from torchrec.distributed.types import CacheParams
+    except ImportError:
+        raise UserError("TorchRec is not installed: pip install 'rowtier[torchrec]'") from None
+    constraints = {}
+    for stats in profile.stats:
+        rows = stats.table.num_embeddings
+        hits = lru_hit_ratio(stats.curve, np.linspace(0, rows, BINS + 1))
+        lookups = profile.lookups_per_step(stats) * world_size
+        distinct = expected_distinct(stats.curve, lookups)
+        offload = EmbeddingOffloadStats(
+            cacheability=float(1 - (hits[1:] + hits[:-1]).mean() / 2),
+            expected_lookups=round(distinct),
+            mrc_hist_counts=torch.tensor(np.diff(hits) * distinct),
+            height=rows,
+        )
+        samples = max(1, stats.samples)
+        constraints[stats.table.name] = ParameterConstraints(
+            pooling_factors=[feature.lookups / samples for feature in stats.features],
+            num_poolings=[1.0] * len(stats.features),
+            batch_sizes=[profile.batch_size] * len(stats.features),
+            cache_params=CacheParams(stats=offload),
+        )
+    return constraints
+
+
+def expected_distinct(curve: Curve, lookups: float) -> float:
+    """Distinct rows among so many lookups."""
+    p = np.minimum(curve.probabilities, 1 - 1e-16)
+    return float(curve.widths @ -np.expm1(lookups * np.log1p(-p)))
+
+
+def lru_hit_ratio(curve: Curve, cache_rows: Floats) -> Floats:
+    """Share of lookups that an LRU cache of each size serves (Che's approximation)."""
+    p, widths = curve.probabilities, curve.widths
+    hits = np.zeros(len(cache_rows))
+    for i, size in enumerate(cache_rows):
+        if size >= curve.ranks:
+            hits[i] = 1.0
+        elif size > 0:
+            held = -np.expm1(-p * _characteristic_time(p, widths, float(size)))
+            hits[i] = float((widths * p) @ held)
+    return hits
+
+
+def _characteristic_time(p: Floats, widths: Ints, size: float) -> float:
+    low, high = 0.0, 1.0
+    while widths @ -np.expm1(-p * high) < size:
+        high *= 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        if widths @ -np.expm1(-p * middle) < size:
+            low = middle
+        else:
+            high = middle
+    return high
