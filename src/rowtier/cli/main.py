@@ -17,6 +17,8 @@ from rowtier.cli import compare, plan, profile, synth, validate
 from rowtier.cli.show import WIDTH
 from rowtier.errors import InvalidError, RowtierError
 
+MAX_LINES = 50  # of an error on a terminal
+
 app = typer.Typer(
     name="rowtier",
     help="Decide where every row of a recommendation model's embedding tables lives.",
@@ -56,7 +58,11 @@ def main() -> None:
         if "--json" in sys.argv:
             typer.echo(json.dumps({"error": _facts(error)}, ensure_ascii=False))
         else:
-            for line in f"error: {error}".splitlines():
+            lines = f"error: {error}".splitlines()
+            if len(lines) > MAX_LINES:
+                more = len(lines) - MAX_LINES
+                lines = [*lines[:MAX_LINES], f"  … and {more} more: --json lists them all"]
+            for line in lines:
                 indent = " " * (len(line) - len(line.lstrip()) + 2)
                 wrapped = textwrap.wrap(line, WIDTH, subsequent_indent=indent, drop_whitespace=True)
                 typer.echo("\n".join(wrapped), err=True)

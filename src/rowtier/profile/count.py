@@ -1,8 +1,9 @@
-"""Counting: one dense counter per row and half of the data, then the touched rows by heat.
+"""Counting: one byte per row and half of the data, then the touched rows by heat.
 
-The halves are counted in arrays of their own, so that the one in use is small and more of
-it stays in the cache. The touched rows are put in order by counting sort: most rows have
-few lookups, and few have many.
+Counting is as fast as the counters are near: a byte each keeps far more of them in the
+cache than a word. A counter that runs over starts again from zero, and its row is noted;
+that is rare, as it takes 256 lookups. The touched rows are put in order by counting sort:
+most rows have few lookups, and few have many.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from rowtier.profile.profile import FeatureStats, RowCounts, TableStats
 from rowtier.profile.readers.base import Chunk, Ids
 from rowtier.tables import Table
 
-COUNTER_BYTES = 8  # two halves of 32 bits
+COUNTER_BYTES = 2  # one for each half of the data
 _MANY = 2**16  # rows with more lookups than this are sorted by comparison
 
 
@@ -77,10 +78,9 @@ class TableCounter:
         self.table = table
         self._policy = on_out_of_range
         self._first, stop = rows.of(table.num_embeddings)
-        self._counters = np.zeros((2, stop - self._first), dtype=np.uint32)
+        self._counters = (Counters(stop - self._first), Counters(stop - self._first))
         self._features = {name: FeatureCounter(name) for name in table.features}
         self._distinct = DistinctCounter() if table.ids != "as_is" else None
-        self._sides = [0, 0]
 
     def add(self, feature: str, chunk: Chunk, where: Place) -> None:
         """Count one feature's ids of a chunk; `where` is named in an error."""
@@ -92,23 +92,16 @@ class TableCounter:
             rows, lengths = self._rows(ids, feature, where), ids.lengths
             assert rows is not None
         self._features[feature].add(chunk.samples, lengths)
-        side = int(chunk.late)
-        self._sides[side] += len(rows)
-        if self._sides[side] >= 2**32 and self._counters.dtype == np.uint32:
-            self._counters = self._counters.astype(np.uint64)
-        counters = self._counters[side]
-        if len(counters) == self.table.num_embeddings:
-            _count(rows, counters)
-        else:
-            _count_some(rows, counters, self._first)
+        self._counters[int(chunk.late)].add(rows, self._first)
 
     def finish(self, samples: int, with_features: bool = True) -> TableStats:
         """The statistics; the counters are given up.
 
         Of several passes over the same data only one knows the features and distinct ids.
         """
-        counts = touched_rows(self._counters, self._first)
+        early, late = self._counters
         del self._counters
+        counts = touched_rows(early, late, self._first)
         if not with_features:
             self._features = {name: FeatureCounter(name) for name in self.table.features}
         features = tuple(counter.finish() for counter in self._features.values())
@@ -170,32 +163,70 @@ class TableCounter:
         return Ids(values[keep], np.bincount(owner[keep], minlength=samples))
 
 
-def touched_rows(counters: NDArray[np.unsignedinteger], first_row: int = 0) -> RowCounts:
+class Counters:
+    """How often each row was seen: a byte per row, and the rows whose byte ran over."""
+
+    def __init__(self, rows: int):
+        self.low = np.zeros(rows, dtype=np.uint8)
+        self._over = np.empty(0, dtype=np.int64)
+        self._filled = 0
+
+    def add(self, rows: Ints, first_row: int) -> None:
+        """Count rows; those outside of `first_row` and the rows after it are passed over."""
+        if self._filled + len(rows) > len(self._over):
+            room = np.empty(2 * self._filled + len(rows), dtype=np.int64)
+            room[: self._filled] = self._over[: self._filled]
+            self._over = room
+        self._filled = int(_count(rows, self.low, first_row, self._over, self._filled))
+
+    def runs_over(self) -> tuple[Ints, Ints]:
+        """The rows whose byte ran over, sorted, and how often."""
+        return np.unique(self._over[: self._filled], return_counts=True)
+
+
+def touched_rows(early: Counters, late: Counters, first_row: int = 0) -> RowCounts:
     """The touched rows, hottest first, ties by row."""
+    both = [counters.runs_over() for counters in (early, late)]
+    over = np.union1d(both[0][0], both[1][0])
+    more = np.zeros((2, len(over)), dtype=np.int64)
+    for side, (rows, times) in enumerate(both):
+        more[side, np.searchsorted(over, rows)] = 256 * times
+    return _by_heat(early.low, late.low, over, more, first_row)
+
+
+def _by_heat(
+    early: NDArray[np.unsignedinteger],
+    late: NDArray[np.unsignedinteger],
+    over: Ints,
+    more: Ints,
+    first_row: int = 0,
+) -> RowCounts:
+    """Order rows by the sum of both halves; the rows `over` have `more` than their counters."""
     sizes = np.zeros(_MANY + 1, dtype=np.int64)
-    _tally(counters, sizes)
+    _tally(early, late, over, more, sizes)
     touched = int(sizes[1:].sum())
     places = np.cumsum(sizes[::-1])[::-1] - sizes  # where the rows of each count begin
-    rows = np.empty(touched, dtype=np.int64)
-    counts = np.empty(touched, dtype=np.int64)
-    late = np.empty(touched, dtype=np.int64)
-    _place(counters, places, rows, counts, late, first_row)
+    found = RowCounts(*(np.empty(touched, dtype=np.int64) for _ in range(3)))
+    _place(early, late, over, more, places, found.rows, found.counts, found.late)
+    if first_row:
+        found.rows[:] += first_row
     many = int(sizes[_MANY])
-    order = np.argsort(-counts[:many], kind="stable")
-    for array in (rows, counts, late):
+    order = np.argsort(-found.counts[:many], kind="stable")
+    for array in (found.rows, found.counts, found.late):
         array[:many] = array[:many][order]
-    return RowCounts(rows, counts, late)
+    return found
 
 
 def merged_rows(parts: Sequence[RowCounts], num_embeddings: int) -> RowCounts:
     """The rows of several counts added up, in the order of the sum."""
     total = sum(len(part.rows) for part in parts)
     if num_embeddings <= 4 * total:
-        counters = np.zeros((2, num_embeddings), dtype=np.uint64)
+        early, late = np.zeros((2, num_embeddings), dtype=np.uint64)
         for part in parts:
-            counters[0, part.rows] += (part.counts - part.late).astype(np.uint64)
-            counters[1, part.rows] += part.late.astype(np.uint64)
-        return touched_rows(counters)
+            early[part.rows] += (part.counts - part.late).astype(np.uint64)
+            late[part.rows] += part.late.astype(np.uint64)
+        none = np.empty(0, dtype=np.int64)
+        return _by_heat(early, late, none, np.empty((2, 0), dtype=np.int64))
     rows, place = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
     counts, late = np.zeros((2, len(rows)), dtype=np.int64)
     np.add.at(counts, place, np.concatenate([part.counts for part in parts]))
@@ -211,44 +242,59 @@ def _sample_of(position: int, lengths: Ints | None) -> int:
 
 
 @compiled
-def _count(rows: Ints, counters: NDArray[np.unsignedinteger]) -> None:
-    for row in rows:
-        counters[row] += 1
+def _count(rows: Ints, low: NDArray[np.uint8], first_row: int, over: Ints, filled: int) -> int:
+    size, one = np.uint64(len(low)), np.uint8(1)
+    for i in range(len(rows)):
+        place = np.uint64(rows[i] - first_row)  # unsigned: a row before the first is far too large
+        if place < size:
+            seen = np.uint8(low[place] + one)
+            low[place] = seen
+            if seen == 0:
+                over[filled] = place
+                filled += 1
+    return filled
 
 
 @compiled
-def _count_some(rows: Ints, counters: NDArray[np.unsignedinteger], first_row: int) -> None:
-    size = len(counters)
-    for row in rows:
-        place = row - first_row
-        if 0 <= place < size:
-            counters[place] += 1
-
-
-@compiled
-def _tally(counters: NDArray[np.unsignedinteger], sizes: Ints) -> None:
-    early, late = counters[0], counters[1]
+def _tally(
+    early: NDArray[np.unsignedinteger],
+    late: NDArray[np.unsignedinteger],
+    over: Ints,
+    more: Ints,
+    sizes: Ints,
+) -> None:
+    next_over = 0
     for i in range(len(early)):
         total = np.int64(early[i]) + np.int64(late[i])
+        if next_over < len(over) and over[next_over] == i:
+            total += more[0, next_over] + more[1, next_over]
+            next_over += 1
         sizes[min(int(total), _MANY)] += 1
 
 
 @compiled
 def _place(
-    counters: NDArray[np.unsignedinteger],
+    early: NDArray[np.unsignedinteger],
+    late: NDArray[np.unsignedinteger],
+    over: Ints,
+    more: Ints,
     places: Ints,
     rows: Ints,
     counts: Ints,
-    late: Ints,
-    first_row: int,
+    lates: Ints,
 ) -> None:
-    first, second = counters[0], counters[1]
-    for i in range(len(first)):
-        total = np.int64(first[i]) + np.int64(second[i])
+    next_over = 0
+    for i in range(len(early)):
+        second = np.int64(late[i])
+        total = np.int64(early[i]) + second
+        if next_over < len(over) and over[next_over] == i:
+            second += more[1, next_over]
+            total += more[0, next_over] + more[1, next_over]
+            next_over += 1
         if total > 0:
             bin = min(int(total), _MANY)
             place = places[bin]
             places[bin] = place + 1
-            rows[place] = first_row + i
+            rows[place] = i
             counts[place] = total
-            late[place] = second[i]
+            lates[place] = second

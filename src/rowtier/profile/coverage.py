@@ -21,9 +21,9 @@ first row that is out, N the rows seen t times and m those of them that are in.
   other half by the same rows, mean over both halves, shows by how much; C − δ is reported.
   Over random splits δ has mean zero given all counts, and so has each row's part d. So
   stationary data suffer no bias, δ and C are uncorrelated, and Var δ = E Σd².
-* How far drift reaches. Repetition counts half as much in twice the data. Rows that change
-  places evenly cost 2/3 of δ on the very next lookup, 3/2 on data 5/8 as long as what was
-  profiled. So where δ is beyond noise, the interval grows by δ/2 on both sides. Without it
+* How far drift reaches. Rows that change places evenly lose δ in the next quarter to half
+  of the data's length, less before, more after; repetition costs half as much in twice
+  the data. So where δ is beyond noise, the interval grows by δ/2 on both sides. Without it
   the interval is Wilson's, with the above variance.
 * Shape. Rows seen more often are hotter in the mean, so coverage is concave in K over the
   touched rows; the nearest such curve is taken. Unseen rows share the missing mass evenly.
@@ -182,10 +182,11 @@ def _curve(halves: Halves, stops: Ints, confidence: float) -> CoverageCurve:
     touched = int(np.searchsorted(stops, halves.touched, side="right"))
     share = raw.copy()
     share[:touched] = np.cumsum(_concave(stops[:touched], raw[:touched], (high - low)[:touched]))
-    share = np.minimum(share, 1.0)
+    share = np.minimum(np.maximum.accumulate(share), 1.0)
+    share[-1] = 1.0
     # Larger hot sets cover more: what bounds one from below bounds all larger ones.
-    low = np.maximum.accumulate(np.clip(share + low - raw, 0.0, 1.0))
-    high = np.minimum.accumulate(np.clip(share + high - raw, 0.0, 1.0)[::-1])[::-1]
+    low = np.maximum.accumulate(np.clip(share + (low - raw), 0.0, 1.0))
+    high = np.minimum.accumulate(np.clip(share + (high - raw), 0.0, 1.0)[::-1])[::-1]
     return CoverageCurve(stops, share, low, high, confidence, lookups=lookups)
 
 

@@ -96,9 +96,7 @@ def _change(stats: TableStats, ranks: int) -> float | None:
     counts = stats.counts
     if counts is None or not counts.late.any() or not 0 < ranks < stats.touched:
         return None
-    found = drift_overlap(counts.rows, counts.counts, counts.late, ranks)
-    missing = found.expected - found.overlap
-    return missing / found.expected if missing > 3 * found.spread else 0.0
+    return drift_overlap(counts.rows, counts.counts, counts.late, ranks).change
 
 
 def _spark(stats: TableStats) -> str:

@@ -88,6 +88,8 @@ def make_profile(
     source = open_source(data, features)
     if options.sample < 1:
         source = Sampled(source, Sample(options.sample, options.seed))
+    if not source.parts:
+        raise _no_samples()
     job = Job(source, tables, options.on_out_of_range, options.half)
     legs = plan_legs(job, options)
     finished = finished or FinishedLegs()
@@ -95,7 +97,7 @@ def make_profile(
     if options.dask is not None:
         from rowtier.profile.on_dask import profile_on_dask
 
-        return _not_empty(profile_on_dask(job, legs, options.dask, report.leg_done))
+        return profile_on_dask(job, legs, options.dask, report.leg_done)
     name = job.fingerprint(legs)
     finished.begin(name, options.resume)
     open_legs = []
@@ -106,13 +108,14 @@ def make_profile(
             open_legs.append(leg)
     for leg, profile in _counted(job, open_legs, options, report):
         finished.keep(leg, profile, name)
-    return _not_empty(merge_profiles(finished.profiles(legs)))
-
-
-def _not_empty(profile: Profile) -> Profile:
+    profile = merge_profiles(finished.profiles(legs))
     if not any(stats.samples for stats in profile.stats):
-        raise UserError("the data holds no samples; give data with at least one")
+        raise _no_samples()
     return profile
+
+
+def _no_samples() -> UserError:
+    return UserError("the data holds no samples; give data with at least one")
 
 
 def plan_legs(job: Job, options: ProfileOptions) -> list[Leg]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.profile.readers.base import Ints
 from rowtier.jit import compiled
+from rowtier.profile.readers.base import Ints
 
 SKIP, HEX, INT, LABEL = 0, 1, 2, 3  # what to do with a field
 FINE, WRONG_FIELDS, WRONG_VALUE, TOO_LARGE = 0, 1, 2, 3  # what the parser says

@@ -13,8 +13,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
-from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Source
 from rowtier.jit import compiled
+from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Source
 
 LEAST_GROUPS = 20  # so that the sample is spread over the data
 _GROUPS_PER_SHARE = (
