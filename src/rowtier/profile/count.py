@@ -33,6 +33,8 @@ from rowtier.tables import Table
 
 COUNTER_BYTES = 2  # one for each half of the data
 _MANY = 2**16  # rows with more lookups than this are sorted by comparison
+_BLOCK = 2**16  # ids counted at a time, so that noting what runs over takes little room
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass
@@ -168,20 +170,19 @@ class Counters:
 
     def __init__(self, rows: int):
         self.low = np.zeros(rows, dtype=np.uint8)
-        self._over = np.empty(0, dtype=np.int64)
-        self._filled = 0
+        self._over: list[Ints] = []
 
     def add(self, rows: Ints, first_row: int) -> None:
         """Count rows; those outside of `first_row` and the rows after it are passed over."""
-        if self._filled + len(rows) > len(self._over):
-            room = np.empty(2 * self._filled + len(rows), dtype=np.int64)
-            room[: self._filled] = self._over[: self._filled]
-            self._over = room
-        self._filled = int(_count(rows, self.low, first_row, self._over, self._filled))
+        over = np.empty(_BLOCK, dtype=np.int64)
+        for start in range(0, len(rows), _BLOCK):
+            found = int(_count(rows[start : start + _BLOCK], self.low, first_row, over))
+            if found:
+                self._over.append(over[:found].copy())
 
     def runs_over(self) -> tuple[Ints, Ints]:
         """The rows whose byte ran over, sorted, and how often."""
-        return np.unique(self._over[: self._filled], return_counts=True)
+        return np.unique(np.concatenate([_NONE, *self._over]), return_counts=True)
 
 
 def touched_rows(early: Counters, late: Counters, first_row: int = 0) -> RowCounts:
@@ -225,8 +226,7 @@ def merged_rows(parts: Sequence[RowCounts], num_embeddings: int) -> RowCounts:
         for part in parts:
             early[part.rows] += (part.counts - part.late).astype(np.uint64)
             late[part.rows] += part.late.astype(np.uint64)
-        none = np.empty(0, dtype=np.int64)
-        return _by_heat(early, late, none, np.empty((2, 0), dtype=np.int64))
+        return _by_heat(early, late, _NONE, np.empty((2, 0), dtype=np.int64))
     rows, place = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
     counts, late = np.zeros((2, len(rows)), dtype=np.int64)
     np.add.at(counts, place, np.concatenate([part.counts for part in parts]))
@@ -242,8 +242,9 @@ def _sample_of(position: int, lengths: Ints | None) -> int:
 
 
 @compiled
-def _count(rows: Ints, low: NDArray[np.uint8], first_row: int, over: Ints, filled: int) -> int:
+def _count(rows: Ints, low: NDArray[np.uint8], first_row: int, over: Ints) -> int:
     size, one = np.uint64(len(low)), np.uint8(1)
+    filled = 0
     for i in range(len(rows)):
         place = np.uint64(rows[i] - first_row)  # unsigned: a row before the first is far too large
         if place < size:

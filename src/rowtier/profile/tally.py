@@ -14,12 +14,21 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from rowtier.jit import compiled
+
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _NEIGHBOURS = 20  # rows on one side of the cut that are enough to tell of luck
 # Rows seen at most so often are kept as groups (at most 2,080 of them), others one by one.
 _OFTEN = 63
+
+
+@compiled
+def _count_cells(counts: Ints, late: Ints, side: int, sizes: Ints) -> None:
+    for i in range(len(counts)):
+        if counts[i] < side:
+            sizes[counts[i] * side + late[i]] += 1
 
 
 def sum_by(place: Ints, weights: Floats, size: int) -> Floats:
@@ -119,16 +128,13 @@ class Halves:
     @classmethod
     def of(cls, counts: Ints, late: Ints, num_embeddings: int) -> Halves:
         """Group the touched rows of a table; those never touched are a cell too."""
-        seldom = counts <= _OFTEN
         side = _OFTEN + 1
-        keys = counts[seldom]
-        keys *= side
-        keys += late[seldom]
-        sizes = np.bincount(keys, minlength=side * side)
+        sizes = np.zeros(side * side, dtype=np.int64)
+        _count_cells(counts, late, side, sizes)
         sizes[0] = num_embeddings - len(counts)
         cells = np.flatnonzero(sizes)
         total, second = cells // side, cells % side
-        often = ~seldom
+        often = counts > _OFTEN
         second = np.concatenate((second, late[often]))
         total = np.concatenate((total, counts[often]))
         rows = np.concatenate((sizes[cells], np.ones(len(total) - len(cells), dtype=np.int64)))
