@@ -143,7 +143,7 @@ def measure(quick: bool) -> Measured:
             "drift", home / "zipf", rows=40_000_000 // shrink, samples=100_000_000 // shrink,
             zipf=1.05, rate=0.0,
         )  # fmt: skip
-        make_workload("criteo", home / "criteo", samples=10_000_000 // shrink, scale=0.01)
+        make_workload("criteo", home / "criteo", samples=20_000_000 // shrink, scale=0.01)
         for name in ("zipf", "criteo"):
             group = rewrite(home / name)
             for kind, label in (("default", name), ("data", f"{name}, delta")):

@@ -93,8 +93,12 @@ class ParquetSource:
         check_unchanged(part.path, part.stamp)
         if (opened.path, opened.stamp) != (part.path, part.stamp):
             # Not memory-mapped: a file that is cut short meanwhile would kill the process.
+            # Not buffered ahead: one column is wanted at a time, and buffers would be kept.
             with reading(part.path):
-                opened.file = pq.ParquetFile(part.path)
+                if opened.file is not None:
+                    opened.file.close()
+                    pa.default_memory_pool().release_unused()
+                opened.file = pq.ParquetFile(part.path, pre_buffer=False)
             opened.path, opened.stamp = part.path, part.stamp
         return opened.file
 
