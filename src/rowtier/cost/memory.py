@@ -1,19 +1,32 @@
-"""Bytes: what rows take, where a band puts them, and what room is left.
+"""Bytes kept: what rows take, what training needs beside them, and what room is left.
 
-Counted per holder and tier, never as an average: the fullest one decides.
+Counted per holder and tier, never as an average: the fullest one decides. Beside rows
+there are exchange buffers, in the holder's first tier, and remap tables (row id → where
+the row lies), one per node in host memory. *Host memory* is the slowest tier of a device
+that is not a disk; its node is the group that shares that tier, else the level called
+"node", whose devices then carry the table in equal parts, else the device itself.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.band import Band, Bands
-from rowtier.cluster import Cluster
+from rowtier.cluster import DEVICE, Cluster, Tier
+from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.cost.tree import Tree, tree_of
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+DISK_BYTES = 512  # the least that any disk reads at once
+BITMAP_BYTES = 0.14  # one bit a row, and a running count
 
 
 def row_bytes(table: Table, band: Band) -> int:
@@ -24,23 +37,130 @@ def row_bytes(table: Table, band: Band) -> int:
 
 def band_bytes(table: Table, band: Band, cluster: Cluster) -> Ints:
     """Bytes that each holder keeps of a band."""
-    level = cluster.level_of(band.scope)
-    members = list(band.member_list(cluster.group_size(level)))
-    share = band.rows_per_member(len(members)) * row_bytes(table, band)
-    held = np.zeros(cluster.num_holders, dtype=np.int64)
-    for group in range(cluster.num_groups(level)):
-        held[np.asarray(cluster.members(level, group))[members]] += share
+    tree = tree_of(cluster)
+    holders = tree.holders_of(band)
+    held = np.zeros(tree.holders, dtype=np.int64)
+    held[holders] = band.rows_per_member(holders.shape[1]) * row_bytes(table, band)
     return held
 
 
 def used_bytes(bands: Bands, profile: Profile, cluster: Cluster) -> Ints:
-    """Bytes in use per holder (row) and tier (column, in the order of `cluster.tier_names`)."""
-    used = np.zeros((cluster.num_holders, len(cluster.tier_names)), dtype=np.int64)
+    """Bytes of rows per holder (row) and tier (column, in the order of `cluster.tier_names`)."""
+    tree = tree_of(cluster)
+    used = np.zeros((tree.holders, len(tree.columns)), dtype=np.int64)
     for stats in profile.stats:
         for band in bands[stats.table.name]:
-            column = cluster.tier_names.index(band.tier)
-            used[:, column] += band_bytes(stats.table, band, cluster)
+            used[:, tree.columns[band.tier]] += band_bytes(stats.table, band, cluster)
     return used
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryUse:
+    """Bytes in use per holder (row) and tier (column, in the order of `cluster.tier_names`)."""
+
+    weights: Ints
+    state: Ints  # of the optimizer
+    remap: Ints
+    buffers: Ints
+
+    @property
+    def rows(self) -> Ints:
+        """Weights and optimizer state, all copies counted."""
+        return self.weights + self.state
+
+    @property
+    def total(self) -> Ints:
+        """Everything."""
+        return self.rows + self.remap + self.buffers
+
+    def in_pools(self, cluster: Cluster) -> list[tuple[Pool, int]]:
+        """Bytes in use of every memory that has a capacity of its own."""
+        total = self.total
+        return [
+            (pool, int(total[list(pool.holders), cluster.tier_names.index(pool.tier)].sum()))
+            for pool in pools(cluster)
+        ]
+
+
+def all_remap_bytes(
+    bands: Bands, profile: Profile, cluster: Cluster, options: CostOptions = DEFAULTS
+) -> Ints:
+    """Bytes of the remap tables per holder (row) and tier (column)."""
+    tree, (host, devices) = tree_of(cluster), host_memory(cluster)
+    remap = np.zeros((tree.holders, len(tree.columns)), dtype=np.int64)
+    node_bytes = sum(
+        remap_bytes(stats.table, bands[stats.table.name], tree, options) for stats in profile.stats
+    )
+    remap[: tree.devices, tree.columns[host.name]] = -(-node_bytes // devices)
+    return remap
+
+
+def in_first_tier(held_bytes: Floats, cluster: Cluster) -> Ints:
+    """Bytes per holder, as bytes per holder (row) and tier (column): all in its first tier."""
+    tree = tree_of(cluster)
+    first = np.array([tree.columns[next(iter(tiers))] for tiers in tree.tiers])
+    held = np.zeros((tree.holders, len(tree.columns)), dtype=np.int64)
+    held[np.arange(tree.holders), first[tree.kinds]] = np.ceil(held_bytes)
+    return held
+
+
+def remap_bytes(table: Table, bands: Iterable[Band], tree: Tree, options: CostOptions) -> int:
+    """Bytes of a table's remap table: 4 a row, 8 above 2³¹ rows, or a bitmap per cut.
+
+    None is needed where a row's id tells its place: whole tables on one member or in blocks.
+    """
+    bands, rows = tuple(bands), table.num_embeddings
+    if all(_id_tells_place(band, rows, tree) for band in bands):
+        return 0
+    if options.remap == "bitmap":
+        cuts = len({band.stop for band in bands} - {rows})
+        return int(np.ceil(BITMAP_BYTES * rows * max(1, cuts)))
+    return rows * (4 if rows <= 2**31 else 8)
+
+
+def _id_tells_place(band: Band, rows: int, tree: Tree) -> bool:
+    if band.rows < rows:
+        return False
+    return band.order == "blocks" or len(tree.positions(band, tree.scopes[band.scope])) == 1
+
+
+def host_memory(cluster: Cluster) -> tuple[Tier, int]:
+    """The tier that stands for host memory, and how many devices have it together."""
+    tiers = cluster.device.tiers
+    memories = [tier for tier in tiers if tier.granularity_bytes < DISK_BYTES] or [tiers[0]]
+    host = memories[-1]
+    shared_by = host.shared_by or ("node" if "node" in cluster.scopes else DEVICE)
+    return host, cluster.group_size(cluster.level_of(shared_by))
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One memory with one capacity: a holder's tier, or one that a group shares."""
+
+    place: str
+    tier: str
+    holders: tuple[int, ...]
+    capacity_bytes: int
+
+
+def pools(cluster: Cluster) -> list[Pool]:
+    """Every memory that has a capacity of its own."""
+    found: list[Pool] = []
+    for tier in cluster.device.tiers:
+        shared_by = tier.shared_by or DEVICE
+        groups = np.arange(cluster.num_devices).reshape(
+            -1, cluster.group_size(cluster.level_of(shared_by))
+        )
+        found += [
+            Pool(f"{shared_by} {index}", tier.name, tuple(group.tolist()), tier.capacity_bytes)
+            for index, group in enumerate(groups)
+        ]
+    found += [
+        Pool(cluster.holder_name(holder), tier.name, (holder,), tier.capacity_bytes)
+        for holder in range(cluster.num_devices, cluster.num_holders)
+        for tier in cluster.tiers_of(holder)
+    ]
+    return found
 
 
 class Room:
@@ -74,6 +194,10 @@ class Room:
     def take(self, needed: Ints, tier: str) -> None:
         """Use bytes of a tier, per holder."""
         self._free = self._left_after(needed, tier)
+
+    def take_from(self, holder: int, tier: str, amount: int) -> None:
+        """Use bytes of one holder's tier."""
+        self._free[self._pool[holder, tier]] -= amount
 
     def _left_after(self, needed: Ints, tier: str) -> Ints:
         left = self._free.copy()

@@ -222,11 +222,11 @@ def merged_rows(parts: Sequence[RowCounts], num_embeddings: int) -> RowCounts:
     """The rows of several counts added up, in the order of the sum."""
     total = sum(len(part.rows) for part in parts)
     if num_embeddings <= 4 * total:
-        early, late = np.zeros((2, num_embeddings), dtype=np.uint64)
+        dense = np.zeros((2, num_embeddings), dtype=np.uint64)
         for part in parts:
-            early[part.rows] += (part.counts - part.late).astype(np.uint64)
-            late[part.rows] += part.late.astype(np.uint64)
-        return _by_heat(early, late, _NONE, np.empty((2, 0), dtype=np.int64))
+            dense[0, part.rows] += (part.counts - part.late).astype(np.uint64)
+            dense[1, part.rows] += part.late.astype(np.uint64)
+        return _by_heat(dense[0], dense[1], _NONE, np.empty((2, 0), dtype=np.int64))
     rows, place = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
     counts, late = np.zeros((2, len(rows)), dtype=np.int64)
     np.add.at(counts, place, np.concatenate([part.counts for part in parts]))

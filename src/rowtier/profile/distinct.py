@@ -18,7 +18,7 @@ Hashes = NDArray[np.uint64]
 
 LIMIT = 2**20
 _BITS = 14
-REGISTERS = 2**_BITS
+REGISTERS: int = 2**_BITS
 RELATIVE_ERROR = 1.04 / np.sqrt(REGISTERS)
 
 
@@ -57,7 +57,7 @@ class DistinctIds:
         if self.hashes is not None:
             return len(self.hashes)
         assert self.registers is not None
-        alpha = 0.7213 / (1 + 1.079 / REGISTERS)
+        alpha: float = 0.7213 / (1 + 1.079 / REGISTERS)
         # Above 2²⁰ ids no register is empty, so no small-range correction is needed.
         return round(
             alpha * REGISTERS * REGISTERS / float(np.sum(2.0 ** -self.registers.astype(float)))

@@ -1,0 +1,156 @@
+"""Walks over the bands of a plan and adds up what each of them asks of every holder.
+
+All groups of a level keep the same copy of a band, and all devices read alike, so amounts
+are added up per position in a group and unfolded to holders at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from rowtier.band import Band
+from rowtier.cost.amounts import Parts, RowSizes, all_amounts, amounts_of
+from rowtier.cost.deal import Dealt, deal
+from rowtier.cost.gather import Gather
+from rowtier.cost.links import Sending, add_staged_sums, add_sums
+from rowtier.cost.options import CostOptions
+from rowtier.cost.rates import Way
+from rowtier.cost.touch import Bags, basis_of, touched
+from rowtier.cost.tree import Tree
+from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.profile import TableStats
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """One table as the walk sees it."""
+
+    index: int
+    stats: TableStats
+    batch_size: int
+    lookups: float  # per device and step (L)
+    basis: Floats
+    rows: Ints | None  # touched rows, hottest first, if known
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """A `sums` band: which share of the lookups falls on which position of a scope group."""
+
+    columns: tuple[int, int]
+    staged: bool
+    level: int
+    positions: Ints
+    masses: Floats
+
+
+class Tally:
+    """Amounts by holder and by table while bands are added."""
+
+    def __init__(self, tree: Tree, options: CostOptions, tables: int):
+        self.tree, self.options = tree, options
+        self.forward, self.ids = Sending(tree), Sending(tree)
+        self.sums_bytes = np.zeros((tables, tree.levels))  # partial sums of each table
+        self._gathers = [
+            Gather(all_amounts(tree), members.shape[1], tables) for members in tree.members
+        ]
+        self._staged = {
+            level: Gather(2 * level, members.shape[1] * tree.sizes[level - 1], 1)
+            for level, members in enumerate(tree.members)
+            if level
+        }
+        self._tables = 0
+
+    def add(
+        self, stats: TableStats, bands: Iterable[Band], batch_size: int, rows: Ints | None
+    ) -> None:
+        """Add the bands of the next table."""
+        lookups = batch_size * stats.lookups_per_sample
+        basis = basis_of(stats.curve.probabilities, lookups, self.tree.sizes)
+        subject = Subject(self._tables, stats, batch_size, lookups, basis, rows)
+        pooled = [self._add_band(subject, band) for band in bands]
+        sums = [band for band in pooled if band is not None]
+        if sums:
+            self._send_sums(subject, sums)
+        self._tables += 1
+
+    def by_table(self) -> Parts:
+        """Amounts of each table (last axis), all holders together; without partial sums."""
+        groups = [len(members) for members in self.tree.members]
+        parts = (g.by_owner * count for g, count in zip(self._gathers, groups, strict=True))
+        return Parts.of(self.tree, sum(parts, np.zeros(1)))
+
+    def by_holder(self) -> Parts:
+        """Amounts of each holder (last axis); what it sends is left to `forward` and `ids`."""
+        amounts = np.zeros((all_amounts(self.tree), self.tree.holders))
+        for level, (gather, members) in enumerate(
+            zip(self._gathers, self.tree.members, strict=True)
+        ):
+            amounts[:, members] += gather.by_place[:, None]
+            each = Parts.of(self.tree, gather.by_place)
+            self.forward.add_flat(level, members, each.reply[0])
+            self.ids.add_flat(level, members, each.ask[0])
+        for level, gather in self._staged.items():
+            members, size = self.tree.members[level], self.tree.sizes[level - 1]
+            ids, rows = gather.by_place.reshape(2, level, -1, size)
+            self.ids.add_staged(level, members, ids)
+            self.forward.add_staged(level, members, rows)
+        return Parts.of(self.tree, amounts)
+
+    def _add_band(self, subject: Subject, band: Band) -> Pooled | None:
+        """Add a band, except for partial sums, which bands of a table send together."""
+        tree, way = self.tree, Way.of(band, self.tree)
+        positions = tree.positions(band, way.level)
+        count, gateways = len(positions), tree.sizes[way.level - 1] if way.by_gateways else 1
+        sizes = RowSizes.of(subject.stats.table, band, self.options)
+        by_kind = [
+            (amounts_of(tree, way, kind, band.tier, sizes, self.options.training), at)
+            for kind, at in tree.by_kind(way.level, positions)
+        ]
+        amounts = by_kind[0][0]
+        values = subject.basis[amounts.basis_rows[:-1]]
+        dealt = deal(band, subject.stats.curve, values, count, gateways, subject.rows)
+        sums = np.empty((len(values) + 1, count))
+        sums[:-1] = dealt.by_member(count)
+        sums[-1] = band.rows if count == 1 else band.rows_per_member(count)
+        for kind_amounts, at in by_kind:
+            moved = kind_amounts.matrix @ sums[:, at]
+            self._gathers[way.level].add(moved, positions[at], subject.index)
+        if way.by_gateways:
+            first = amounts.at(touched(0))
+            self._add_staged(way, positions, dealt, first, sizes)
+        if way.exchange == "rows" or not way.level or not subject.lookups:
+            return None
+        masses = sums[amounts.at(way.asked)] / subject.lookups
+        columns = band.columns or (0, subject.stats.table.embedding_dim)
+        return Pooled(columns, way.staged, way.level, positions, masses)
+
+    def _add_staged(
+        self, way: Way, positions: Ints, dealt: Dealt, first: int, sizes: RowSizes
+    ) -> None:
+        """Rows by owner and gateway, whose touch probabilities begin at row `first` of `dealt`."""
+        rows = dealt.sums[first : first + way.level]
+        where = positions[dealt.member] * self.tree.sizes[way.level - 1] + dealt.gateway
+        columns = np.concatenate([rows * sizes.asked_bytes, rows * sizes.weight_bytes])
+        self._staged[way.level].add(columns, where, 0)
+
+    def _send_sums(self, subject: Subject, pooled: list[Pooled]) -> None:
+        """One sum per sample and owner, over all of a table's bands that share columns."""
+        tree, bags = self.tree, Bags.of(subject.stats)
+        item_bytes = subject.stats.table.item_bytes * subject.batch_size
+        edges = sorted({edge for band in pooled for edge in band.columns})
+        for first, last in pairwise(edges):
+            masses: dict[bool, dict[int, Floats]] = {False: {}, True: {}}
+            for band in pooled:
+                if band.columns[0] <= first and last <= band.columns[1]:
+                    mass = masses[band.staged].setdefault(band.level, np.zeros(tree.holders))
+                    mass[tree.members[band.level][:, band.positions]] += band.masses
+            amount_bytes = (last - first) * item_bytes
+            for staged, send in ((False, add_sums), (True, add_staged_sums)):
+                if masses[staged]:
+                    sent = send(self.forward, tree, masses[staged], bags, amount_bytes)
+                    self.sums_bytes[subject.index] += sent

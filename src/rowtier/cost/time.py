@@ -1,0 +1,149 @@
+"""Seconds: memory time of every holder, link time of every level, and the step they make.
+
+    step = slowest holder's memory time
+         + Σ over levels: busiest link's bytes / bandwidth + rounds × latency
+         − overlap × the part of the link time that keeps copies equal
+
+All tables travel together, and messages of one round are under way at the same time: a
+round costs its level one latency, however many holders it reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rowtier.cost.links import Flow
+from rowtier.cost.options import CostOptions
+from rowtier.cost.tree import Tree
+from rowtier.profile.curve import Floats, Ints
+
+
+@dataclass(frozen=True, eq=False)
+class StepTime:
+    """Where the time of a step goes. Arrays count holders (rows) and levels (columns)."""
+
+    memory_s: Floats  # per holder
+    exchange_s: Floats  # ids, rows or sums, gradients: bytes over bandwidth
+    sync_s: Floats  # the same for copies
+    exchange_latency_s: Floats  # per level
+    sync_latency_s: Floats
+    overlap: float
+
+    @property
+    def slowest_memory_s(self) -> float:
+        """Memory time of the slowest holder."""
+        return float(self.memory_s.max())
+
+    @property
+    def exchange_level_s(self) -> Floats:
+        """Time of each level's links for ids, rows or sums, and gradients."""
+        return np.asarray(self.exchange_s.max(axis=0) + self.exchange_latency_s)
+
+    @property
+    def sync_level_s(self) -> Floats:
+        """Time of each level's links for keeping copies equal."""
+        return np.asarray(self.sync_s.max(axis=0) + self.sync_latency_s)
+
+    @property
+    def links_s(self) -> float:
+        """Link time on the critical path, all levels together."""
+        kept = (1 - self.overlap) * self.sync_level_s.sum()
+        return float(self.exchange_level_s.sum() + kept)
+
+    @property
+    def step_s(self) -> float:
+        """Memory and links, one after the other."""
+        return self.slowest_memory_s + self.links_s
+
+
+def memory_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
+    """Seconds that each holder's memories are busy, one after the other."""
+    return np.asarray((moved_bytes * _tier_s_per_byte(tree)).sum(axis=1))
+
+
+def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
+    """Seconds per byte of each tier column of a kind of holder; zero where it has none."""
+    rates = np.zeros(len(tree.columns))
+    for name, tier in tree.tiers[kind].items():
+        rates[tree.columns[name]] = 1 / tier.bandwidth_bytes_per_s
+    return rates
+
+
+def _tier_s_per_byte(tree: Tree) -> Floats:
+    return np.stack([tier_s_per_byte(tree, kind) for kind in range(len(tree.tiers))])[tree.kinds]
+
+
+def link_s_per_byte(tree: Tree, efficiency: float = 1.0) -> Floats:
+    """Seconds per level for each byte that every device sends; groups share `per: group` links."""
+    return np.array(
+        [
+            (tree.sizes[index] if level.per == "group" else 1)
+            / (level.bandwidth_bytes_per_s * efficiency)
+            for index, level in enumerate(tree.cluster.levels)
+        ]
+    )
+
+
+def link_time_s(tree: Tree, flows: Iterable[Flow], efficiency: float) -> Floats:
+    """Seconds that each holder's links are busy, flow after flow, the busier direction of each."""
+    time_s = np.zeros((tree.holders, tree.levels))
+    for flow in flows:
+        for index in range(tree.levels):
+            time_s[:, index] += np.maximum(
+                _one_way_s(tree, flow.sent[:, index], index),
+                _one_way_s(tree, flow.received[:, index], index),
+            )
+    return time_s / efficiency
+
+
+def _one_way_s(tree: Tree, moved_bytes: Floats, index: int) -> Floats:
+    level = tree.cluster.levels[index]
+    bandwidth = np.full(tree.holders, level.bandwidth_bytes_per_s)
+    for rack in tree.racks:
+        if rack.bandwidth_bytes_per_s is not None:
+            bandwidth[rack.first : rack.stop] = rack.bandwidth_bytes_per_s
+    own_s: Floats = moved_bytes / bandwidth
+    if level.per == "device":
+        return own_s
+    return _shared_s(tree, moved_bytes, own_s, index)
+
+
+def _shared_s(tree: Tree, moved_bytes: Floats, own_s: Floats, index: int) -> Floats:
+    """A group of the level below has one link for all it holds; servers beside it their own."""
+    level = tree.cluster.levels[index]
+    shared_s = tree.group_sums(moved_bytes, index) / level.bandwidth_bytes_per_s
+    time_s = own_s.copy()
+    time_s[: tree.devices] = np.repeat(shared_s, tree.sizes[index])
+    for rack in tree.racks:
+        if rack.level <= index:
+            at = slice(rack.first, rack.stop)
+            inside = np.repeat(shared_s, (rack.stop - rack.first) // len(shared_s))
+            own = own_s[at] if rack.bandwidth_bytes_per_s is not None else 0.0
+            time_s[at] = np.maximum(inside, own)
+    return time_s
+
+
+def latency_s(tree: Tree, rounds: Ints) -> Floats:
+    """Seconds of waiting per level."""
+    return np.array([level.latency_s for level in tree.cluster.levels]) * rounds
+
+
+def step_time(
+    tree: Tree,
+    moved_bytes: Floats,
+    exchange: tuple[list[Flow], Ints],
+    sync: tuple[list[Flow], Ints],
+    options: CostOptions,
+) -> StepTime:
+    """Turn bytes and rounds into seconds."""
+    return StepTime(
+        memory_s=memory_time_s(tree, moved_bytes),
+        exchange_s=link_time_s(tree, exchange[0], options.exchange_efficiency),
+        sync_s=link_time_s(tree, sync[0], options.sync_efficiency),
+        exchange_latency_s=latency_s(tree, exchange[1]),
+        sync_latency_s=latency_s(tree, sync[1]),
+        overlap=options.overlap,
+    )

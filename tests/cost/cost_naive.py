@@ -1,0 +1,373 @@
+"""The cost model once more, by walking over every row, reader and message. Slow on purpose.
+
+Shares nothing with `rowtier.cost`: no buckets, no closed forms, no group sums. Expected
+messages are sent one by one from holder to holder, and added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from rowtier import Band, Cluster, Profile, TableStats
+from rowtier.band import Bands
+from rowtier.cost.options import CostOptions
+from rowtier.profile.order import RowOrder
+
+Amounts = dict[tuple[int, int], float]
+
+
+@dataclass
+class Walk:
+    """What a walk over all messages finds, by (holder, level) or (holder, tier column)."""
+
+    bands: Bands
+    profile: Profile
+    cluster: Cluster
+    order: RowOrder | None
+    options: CostOptions
+    sent: dict[str, Amounts] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
+    received: dict[str, Amounts] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(float))
+    )
+    read: Amounts = field(default_factory=lambda: defaultdict(float))
+    written: Amounts = field(default_factory=lambda: defaultdict(float))
+    waiting: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    rows: dict[tuple[int, int, str], int] = field(default_factory=lambda: defaultdict(int))
+    pairs: set[tuple[str, int, int]] = field(default_factory=set)
+    by_table: dict[tuple[str, str, int], float] = field(default_factory=lambda: defaultdict(float))
+    extra_levels: set[int] = field(default_factory=set)
+    table: str = ""
+
+    def __post_init__(self) -> None:
+        cluster = self.cluster
+        self.K = len(cluster.levels)
+        self.W = cluster.num_devices
+        self.groups = [
+            [cluster.members(level, group) for group in range(cluster.num_groups(level))]
+            for level in range(self.K + 1)
+        ]
+        for stats in self.profile.stats:
+            self.table = stats.table.name
+            Table(self, stats).walk()
+
+    def n(self, level: int) -> int:
+        return self.cluster.group_size(level)
+
+    def distance(self, a: int, b: int) -> int:
+        for level in range(self.K + 1):
+            if any(a in group and b in group for group in self.groups[level]):
+                return level
+        raise AssertionError("two holders of one cluster meet at the top")
+
+    def group_of(self, holder: int, level: int) -> int | None:
+        for index, group in enumerate(self.groups[level]):
+            if holder in group:
+                return index
+        return None
+
+    def children(self, level: int, group: int) -> list[int]:
+        fan = self.n(level) // self.n(level - 1)
+        return list(range(group * fan, (group + 1) * fan))
+
+    def device(self, level: int, group: int, index: int) -> int:
+        return group * self.n(level) + index % self.n(level)
+
+    def send(self, phase: str, source: int, target: int, amount: float) -> None:
+        if amount == 0:
+            return
+        assert source != target
+        level = self.distance(source, target)
+        self.sent[phase][source, level] += amount
+        self.received[phase][target, level] += amount
+        self.pairs.add((phase, source, target))
+        self.by_table[self.table, phase.split()[0], level] += amount
+
+    def attached(self, level: int, group: int) -> list[int]:
+        """Servers of a group that are in none of its children."""
+        inside = {h for child in self.children(level, group) for h in self.groups[level - 1][child]}
+        return [holder for holder in self.groups[level][group] if holder not in inside]
+
+
+@dataclass
+class Table:
+    """The walk over one table."""
+
+    walk_: Walk
+    stats: TableStats
+
+    def __post_init__(self) -> None:
+        walk, stats = self.walk_, self.stats
+        self.bands = walk.bands[stats.table.name]
+        self.L = walk.profile.batch_size * stats.lookups / max(stats.samples, 1)
+        self.p = [0.0] * stats.table.num_embeddings
+        start = 0
+        for stop, lookups in zip(stats.curve.stops, stats.curve.lookups, strict=True):
+            for rank in range(start, stop):
+                self.p[rank] = lookups / (stop - start) / sum(stats.curve.lookups)
+            start = stop
+        self.ids = 4 if walk.options.ids == "narrow" else 8
+        known = walk.order is not None or stats.counts is not None
+        self.touched = 0
+        self.row_of: list[int] | None = None
+        if known:
+            hot = walk.order[stats.table.name] if walk.order is not None else stats.counts.rows
+            cold = sorted(set(range(stats.table.num_embeddings)) - set(hot.tolist()))
+            self.row_of = hot.tolist() + cold
+            self.touched = len(hot)
+
+    def u(self, rank: int, level: int) -> float:
+        lookups, p = self.L * self.walk_.n(level), self.p[rank]
+        if lookups < 1:
+            return lookups * p
+        return 1.0 if p >= 1 else -math.expm1(lookups * math.log1p(-p))
+
+    def walk(self) -> None:
+        self.mass: list[dict[int, float]] = []
+        for band in self.bands:
+            self.mass.append(defaultdict(float))
+            self._walk_band(band, self.mass[-1])
+        if self.L:
+            self._walk_sums()
+
+    def _homes(self, band: Band, members: tuple[int, ...], rank: int) -> Iterator[tuple]:
+        """Where a row may lie, with what probability: (weight, member, place for gateways)."""
+        m = len(members)
+        block = -(-band.rows // m)
+        if band.order == "spread":
+            yield 1.0, (rank - band.start + band.offset) % m, rank - band.start
+        elif self.row_of is None:
+            for place in range(band.rows):
+                yield 1 / band.rows, place // block, place
+        else:
+            ranks = sorted(range(band.start, band.stop), key=lambda r: self.row_of[r])
+            place = ranks.index(rank)
+            if rank < self.touched:
+                yield 1.0, place // block, place
+            else:  # rows never seen share the gateways evenly
+                level = self.walk_.cluster.level_of(band.scope)
+                gateways = self.walk_.n(level - 1) if level and band.staged else 1
+                gateways = gateways if band.exchange == "rows" else 1
+                for gateway in range(gateways):
+                    yield 1 / gateways, place // block, gateway
+
+    def _walk_band(self, band: Band, mass: dict[int, float]) -> None:
+        walk, cluster = self.walk_, self.walk_.cluster
+        level = cluster.level_of(band.scope)
+        members = band.member_list(walk.n(level))
+        for rank in range(band.start, band.stop):
+            for weight, member, place in self._homes(band, members, rank):
+                for group in range(cluster.num_groups(level)):
+                    owner = walk.groups[level][group][members[member]]
+                    mass[owner] += weight * self.p[rank]
+                    requests = self._exchange(band, level, group, owner, rank, place, weight)
+                    self._memory(band, level, owner, rank, weight, requests)
+                if walk.options.training:
+                    self._sync(band, level, members[member], rank, weight)
+        self._count_rows(band, level, members)
+
+    def _count_rows(self, band: Band, level: int, members: tuple[int, ...]) -> None:
+        """Rows per holder: places are whole, whoever's rows they are."""
+        walk, table = self.walk_, self.stats.table
+        width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
+        column = walk.cluster.tier_names.index(band.tier)
+        state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
+        block = -(-band.rows // len(members))
+        for place in range(band.rows):
+            turn = (place + band.offset) % len(members)
+            member = turn if band.order == "spread" else place // block
+            for group in walk.groups[level]:
+                walk.rows[group[members[member]], column, "weights"] += width * table.item_bytes
+                walk.rows[group[members[member]], column, "state"] += state[table.optimizer]
+
+    def _exchange(
+        self, band: Band, level: int, group: int, owner: int, rank: int, place: int, weight: float
+    ) -> float:
+        """Send a row to the readers of one group; how often it is read for that."""
+        walk, table = self.walk_, self.stats.table
+        width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
+        row_bytes = width * table.item_bytes
+        readers = [holder for holder in walk.groups[level][group] if holder < walk.W]
+        if band.exchange == "rows" and band.staged and level:
+            self.reads = self.u(rank, 0) * (owner in readers)
+            self._pass_on(band, level, group, owner, rank, place, weight * row_bytes, owner, weight)
+            return self.reads
+        rows = band.exchange == "rows"
+        once = rows and (band.coalesced or band.staged)
+        asks = self.u(rank, 0) if once else self.L * self.p[rank]
+        id_bytes = self.ids + 4 * (not rows and table.name in walk.options.weighted)
+        for reader in readers:
+            if reader != owner:
+                walk.send("ids", reader, owner, weight * asks * id_bytes)
+                if rows:
+                    walk.send("forward", owner, reader, weight * asks * row_bytes)
+        return asks * len(readers)
+
+    def _pass_on(
+        self, band: Band, level: int, group: int, source: int, rank: int, place: int,
+        row_bytes: float, owner: int, weight: float,
+    ) -> None:  # fmt: skip
+        """`source` has the row: hand it to every child group that needs it, and so on down."""
+        walk = self.walk_
+        if level == 0:
+            return
+        for child in walk.children(level, group):
+            holder = source
+            if source not in walk.groups[level - 1][child]:
+                holder = walk.device(level - 1, child, place + band.offset)
+                need = self.u(rank, level - 1)
+                walk.send("forward", source, holder, need * row_bytes)
+                walk.send("ids", holder, source, need * weight * self.ids)
+                self.reads += need * (source == owner)
+            self._pass_on(band, level - 1, child, holder, rank, place, row_bytes, owner, weight)
+
+    def _memory(
+        self, band: Band, level: int, owner: int, rank: int, weight: float, requests: float
+    ) -> None:
+        walk, table = self.walk_, self.stats.table
+        width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
+        state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
+        row, stored = width * table.item_bytes, width * table.item_bytes + state[table.optimizer]
+        tiers = walk.cluster.tiers_of(owner)
+        tier = next(t for t in tiers if t.name == band.tier)
+        names = walk.cluster.tier_names
+        first, here = names.index(tiers[0].name), names.index(tier.name)
+
+        def whole(size: int, grain: int) -> int:
+            return math.ceil(size / grain) * grain
+
+        walk.read[owner, first] += weight * requests * whole(row, tiers[0].granularity_bytes)
+        copies = walk.n(level) < walk.W
+        if walk.options.training:
+            update = 1.0 if copies and band.sync == "dense" else self.u(rank, walk.K)
+            moved = weight * update * whole(stored, tier.granularity_bytes)
+            walk.read[owner, here] += moved
+            walk.written[owner, here] += moved
+            if copies:
+                named = self.ids if band.sync == "sparse" else 0
+                walk.waiting[owner] += weight * update * (row + named)
+        elif tier is not tiers[0]:
+            moved = weight * self.u(rank, level) * whole(row, tier.granularity_bytes)
+            walk.read[owner, here] += moved
+
+    def _sync(self, band: Band, k: int, member: int, rank: int, weight: float) -> None:
+        """All-reduce by level; the copy that adds up is any of those that meet, equally often."""
+        walk, table = self.walk_, self.stats.table
+        width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
+        row_bytes = width * table.item_bytes
+        for level in range(k + 1, walk.K + 1):
+            fans = [walk.n(j) // walk.n(j - 1) for j in range(k + 1, level)]
+            below = math.prod(fans)
+            fan = walk.n(level) // walk.n(level - 1)
+            up = 1.0 if band.sync == "dense" else self.u(rank, level - 1)
+            down = 1.0 if band.sync == "dense" else self.u(rank, walk.K)
+            for group in range(walk.cluster.num_groups(level)):
+                for path in product(*(range(f) for f in fans)):
+                    offset = sum(d * math.prod(fans[:i]) for i, d in enumerate(path))
+                    copies = [
+                        walk.groups[k][child * below + offset][member]
+                        for child in walk.children(level, group)
+                    ]
+                    for root in copies:
+                        part = weight / below / fan
+                        for copy in copies:
+                            if copy != root:
+                                self._sync_pair(copy, root, part * up, row_bytes, band, "up")
+                                self._sync_pair(root, copy, part * down, row_bytes, band, "down")
+
+    def _sync_pair(
+        self, source: int, target: int, part: float, row_bytes: int, band: Band, leg: str
+    ) -> None:
+        self.walk_.send(f"sync {leg}", source, target, part * row_bytes)
+        if band.sync == "sparse":
+            self.walk_.send("sync_ids", source, target, part * self.ids)
+
+    def _sums_per_sample(self, q: float) -> float:
+        """Features of a sample that look anything up in a share q of the lookups."""
+        total = 0.0
+        for feature in self.stats.features:
+            lengths = list(feature.lengths)
+            if not lengths and feature.present:
+                whole = feature.lookups // feature.present
+                more = feature.lookups - whole * feature.present
+                lengths = [(whole, feature.present - more), (whole + 1, more)]
+            for length, samples in lengths:
+                miss = (1 - min(q, 1.0)) ** length
+                total += samples / self.stats.samples * (1 - miss)
+        return total
+
+    def _walk_sums(self) -> None:
+        walk, table = self.walk_, self.stats.table
+        item = table.item_bytes * walk.profile.batch_size
+        for column in range(table.embedding_dim):
+            for staged in (False, True):
+                here = [
+                    (walk.cluster.level_of(band.scope), mass)
+                    for band, mass in zip(self.bands, self.mass, strict=True)
+                    if band.exchange == "sums" and band.staged == staged
+                    if (band.columns or (0, 10**9))[0] <= column < (band.columns or (0, 10**9))[1]
+                ]
+                for reader in range(walk.W):
+                    if staged:
+                        self._staged_sums(reader, here, item)
+                    else:
+                        self._plain_sums(reader, here, item)
+
+    def _plain_sums(self, reader: int, here: list, item: float) -> None:
+        walk = self.walk_
+        for owner in range(walk.cluster.num_holders):
+            far = walk.distance(reader, owner)
+            if far:
+                q = sum(mass[owner] for level, mass in here if level >= far)
+                walk.send("forward", owner, reader, item * self._sums_per_sample(q))
+
+    def _staged_sums(self, reader: int, here: list, item: float) -> None:
+        walk = self.walk_
+        for far in range(1, walk.K + 1):
+            group = walk.group_of(reader, far)
+            assert group is not None
+
+            def sums(holders: tuple[int, ...], far: int = far) -> float:
+                q = sum(mass[h] for level, mass in here if level >= far for h in holders)
+                return item * self._sums_per_sample(q)
+
+            for child in walk.children(far, group):
+                if reader not in walk.groups[far - 1][child]:
+                    collector = walk.device(far - 1, child, reader)
+                    walk.send("forward", collector, reader, sums(walk.groups[far - 1][child]))
+                    self._collect(far - 1, child, reader, sums)
+            for server in walk.attached(far, group):
+                walk.send("forward", server, reader, sums((server,)))
+
+    def _collect(self, level: int, group: int, reader: int, sums) -> None:
+        """Add up a group's sums in the device that has the reader's place in it."""
+        walk = self.walk_
+        if level == 0:
+            return
+        collector = walk.device(level, group, reader)
+        for child in walk.children(level, group):
+            if collector not in walk.groups[level - 1][child]:
+                source = walk.device(level - 1, child, reader)
+                added = sums(walk.groups[level - 1][child])
+                walk.send("forward", source, collector, added)
+                walk.extra_levels |= {level} if added else set()
+            self._collect(level - 1, child, reader, sums)
+        for server in walk.attached(level, group):
+            added = sums((server,))
+            walk.send("forward", server, collector, added)
+            walk.extra_levels |= {level} if added else set()
+
+
+def table_of(amounts: Amounts, holders: int, columns: int, first: int = 0) -> np.ndarray:
+    """Amounts as an array, holders × columns that count from `first`."""
+    array = np.zeros((holders, columns))
+    for (holder, column), amount in amounts.items():
+        array[holder, column - first] += amount
+    return array

@@ -1,0 +1,111 @@
+"""What a solver is told of one row agrees with what the whole plan is found to cost."""
+
+import numpy as np
+import pytest
+from cost_cases import rich_clusters
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from rowtier import Band, Cluster, Curve, FeatureStats, Profile, Table, TableStats
+from rowtier.cost.options import CostOptions
+from rowtier.cost.step import step_cost
+from rowtier.cost.terms import row_terms, sums_bytes
+
+RICH = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def profile(rows: int, lookups: np.ndarray, stops: list[int], batch: int = 50) -> Profile:
+    total = int(lookups.sum())
+    feature = FeatureStats(name="f", present=total // 3, lookups=total)
+    table = Table(name="t", num_embeddings=rows, embedding_dim=8, features=("f",))
+    curve = Curve(np.array(stops), lookups.astype(float))
+    return Profile(batch, (TableStats(table, total, (feature,), curve),))
+
+
+@st.composite
+def homes(draw: st.DrawFn, cluster: Cluster, rows: int) -> Band:
+    scope = draw(st.sampled_from(cluster.scopes))
+    positions = cluster.members(cluster.level_of(scope))
+    servers = [i for i, holder in enumerate(positions) if holder >= cluster.num_devices]
+    kinds = [{"members": "all", "tier": tier.name} for tier in cluster.device.tiers]
+    kinds += [
+        {"members": (i,), "tier": tier.name}
+        for i in servers
+        for tier in cluster.tiers_of(positions[i])
+    ]
+    return Band(
+        start=0,
+        stop=rows,
+        scope=scope,
+        exchange=draw(st.sampled_from(["rows", "sums"])),
+        coalesced=draw(st.booleans()),
+        staged=draw(st.booleans()),
+        sync=draw(st.sampled_from(["dense", "sparse"])),
+        **draw(st.sampled_from(kinds)),
+    )
+
+
+@given(st.data(), rich_clusters(), st.booleans())
+@RICH
+def test_terms_times_rows_are_the_bytes_of_the_plan(
+    data: st.DataObject, cluster: Cluster, training: bool
+) -> None:
+    stats = profile(40, np.array([60, 90, 150, 30]), [1, 4, 20, 30])
+    table = stats.stats[0]
+    home, options = data.draw(homes(cluster, 40)), CostOptions(training=training)
+    cost = step_cost({"t": (home,)}, stats, cluster, options=options)
+    p = np.append(table.curve.probabilities, 0.0)  # the last ten rows are never looked up
+    rows = np.append(table.curve.widths, 10)
+    lookups = stats.lookups_per_step(table)
+    terms = row_terms(home, table.table, p, lookups, cluster, options)
+    copies = cluster.num_groups(cluster.level_of(home.scope))
+    total = rows * copies
+    if home.exchange == "rows":
+        assert cost.links.forward.total == pytest.approx(terms.forward_bytes @ total)
+        assert cost.links.backward.total == pytest.approx(terms.backward_bytes @ total)
+        buffers = cost.memory.buffers.sum()
+        expected = terms.buffer_bytes @ total
+        assert expected * (1 - 1e-9) <= buffers <= expected * (1 + 1e-9) + cluster.num_holders
+    assert cost.links.ids.total == pytest.approx(terms.id_bytes @ total)
+    assert cost.links.sync.total == pytest.approx(terms.sync_bytes @ total)
+    assert cost.links.sync_ids.total == pytest.approx(terms.sync_id_bytes @ total)
+    assert cost.read_bytes.sum(axis=0) == pytest.approx(terms.read_bytes @ total)
+    assert cost.written_bytes.sum(axis=0) == pytest.approx(terms.written_bytes @ total)
+    assert cost.memory.rows.sum() == terms.stored_bytes * total.sum()
+
+
+@given(st.data(), rich_clusters())
+@RICH
+def test_terms_add_up_to_the_step_time_of_an_even_plan(
+    data: st.DataObject, cluster: Cluster
+) -> None:
+    rows = 2 * cluster.num_devices
+    stats = profile(rows, np.array([900]), [rows])
+    table = stats.stats[0]
+    options = CostOptions(overlap=0.3, exchange_efficiency=0.5, sync_efficiency=0.8)
+    home = data.draw(homes(cluster, rows))
+    assume(home.members == "all" and home.exchange == "rows")
+    cost = step_cost({"t": (home,)}, stats, cluster, options=options)
+    latency = cost.time.exchange_latency_s.sum() + 0.7 * cost.time.sync_latency_s.sum()
+    terms = row_terms(
+        home,
+        table.table,
+        table.curve.probabilities,
+        stats.lookups_per_step(table),
+        cluster,
+        options,
+    )
+    found = terms.step_s(options.overlap) @ table.curve.widths
+    assert found == pytest.approx(cost.step_s - latency)
+
+
+@given(st.data(), rich_clusters())
+@RICH
+def test_partial_sums_of_evenly_held_rows(data: st.DataObject, cluster: Cluster) -> None:
+    rows = 2 * cluster.num_devices
+    stats = profile(rows, np.array([900]), [rows])
+    home = data.draw(homes(cluster, rows))
+    assume(home.members == "all" and home.exchange == "sums")
+    cost = step_cost({"t": (home,)}, stats, cluster)
+    found = sums_bytes(home, stats, stats.stats[0], np.array([1.0]), cluster)
+    assert found[:, 0] * cluster.num_devices == pytest.approx(cost.links.forward.total)
