@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-METHODS = ("row-wise", "table-wise", "size", "lookup", "size-lookup")
+METHODS = ("row-wise", "table-wise", "size", "lookup", "size-lookup", "recshard", "joint")
 
 
 def rowtier(*arguments: str) -> str:
@@ -23,7 +23,7 @@ def rowtier(*arguments: str) -> str:
 
 
 def main() -> None:
-    """Make a workload, place it five ways, and compare."""
+    """Make a workload, place it seven ways, verify the last, and compare."""
     folder = Path("demo")
     rowtier("synth", "rm2", "-o", str(folder / "rm2"))
     for method in METHODS:
@@ -31,9 +31,10 @@ def main() -> None:
             *("plan", "--profile", str(folder / "rm2"), "--cluster", "recshard-16"),
             *("--method", method, "-o", str(folder / method)),
         )
+    rowtier("verify", str(folder / METHODS[-1]))
     outcome = rowtier("compare", *(str(folder / method) for method in METHODS))
     (folder / "outcome.txt").write_text(outcome)
-    print(f"\nThe plans and this table are in {folder}/: start with {folder}/size-lookup/plan.json")
+    print(f"\nThe plans and this table are in {folder}/: start with {folder}/joint/plan.json")
 
 
 if __name__ == "__main__":

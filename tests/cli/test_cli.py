@@ -42,7 +42,7 @@ def test_plan_then_compare_then_validate(profile: Path, tmp_path: Path) -> None:
         assert f"{method} places 5 tables" in text
     code, text, _ = run("compare", str(tmp_path / "row-wise"), str(tmp_path / "size"))
     assert code == 0
-    assert text.startswith("row-wise loads its busiest holder the least")
+    assert "ms a step" in text.splitlines()[0]
     assert "device 15" in text
     assert max(map(len, text.splitlines())) <= 100
     code, text, _ = run("compare", str(tmp_path / "row-wise"), str(tmp_path / "size"), "--json")

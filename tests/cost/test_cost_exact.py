@@ -98,7 +98,7 @@ def deep_cluster() -> Cluster:
         device=Device(tiers=(tier,)),
         servers=tuple(
             Server(name=f"s{i}", level=f"level{i}", tiers=(tier,), bandwidth_bytes_per_s=rate)
-            for i, rate in ((1, None), (2, 3e8), (3, 1e8))
+            for i, rate in ((1, 2e7), (2, None), (3, 3e8))
         ),
     )
 

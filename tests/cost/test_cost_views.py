@@ -1,5 +1,4 @@
 import json
-import time
 from typing import Any
 
 import numpy as np
@@ -91,24 +90,9 @@ def test_the_cost_is_readable_by_machines() -> None:
     assert data["tables"][0]["forward_bytes"] == pytest.approx(cost.links.forward.total.tolist())
 
 
-def seconds(rows: int, tables: int) -> float:
-    profile = Profile(4096, tuple(stats(f"t{i}", rows) for i in range(tables)))
-    ways: tuple[dict[str, Any], ...] = ({"members": (3,)}, {"staged": True}, {"exchange": "sums"})
-    bands = {
-        f"t{i}": halves(rows, rows // 100, offset=i, **ways[i % len(ways)]) for i in range(tables)
-    }
-    best = float("inf")
-    for _ in range(5):
-        start = time.process_time()
-        step_cost(bands, profile, CLUSTER)
-        best = min(best, time.process_time() - start)
-    return best
-
-
-def test_four_hundred_tables_on_sixteen_devices_take_a_moment() -> None:
-    assert seconds(10**6, 400) < 1.0  # a tenth of that on a free core
-
-
-def test_the_number_of_rows_does_not_matter() -> None:
-    few, many = seconds(10**6, 60), seconds(10**12, 60)
-    assert many < 3 * few
+@pytest.mark.parametrize("rows", [10**6, 10**12])
+def test_any_number_of_rows_has_as_many_buckets(rows: int) -> None:
+    profile = Profile(4096, (stats("t", rows),))
+    assert len(profile.stats[0].curve.stops) <= 1000
+    cost = step_cost({"t": halves(rows, rows // 100)}, profile, CLUSTER)
+    assert np.isfinite(cost.step_s)

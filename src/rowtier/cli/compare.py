@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rowtier.evaluate.compare import Comparison
 
 MAX_HOLDERS = 16
-MAX_PLANS = 6
+MAX_PLANS = 7
 
 
 def command(
@@ -21,7 +21,7 @@ def command(
     full: Annotated[bool, typer.Option(help="Show every holder, not only the first 16.")] = False,
     json: show.JsonOption = False,
 ) -> None:
-    """Compare plans: bytes and lookups on every device."""
+    """Compare plans: step time, and bytes and lookups on every device."""
     from rowtier.evaluate.compare import compare
     from rowtier.plan.plan import Plan
 
@@ -43,21 +43,23 @@ def _name(path: Path, paths: list[Path]) -> str:
 
 
 def _summary(result: Comparison) -> None:
-    from rowtier.units import show_bytes, show_count
+    from rowtier.units import show_bytes
 
     tiers = result.loads[0].tiers
-    columns = ["plan", "busiest lookups", "× mean", "slow lookups", *(f"most {t}" for t in tiers)]
+    columns = ["plan", "step", "memory", "links", "× mean", "slow lookups"]
+    columns += [f"most {tier}" for tier in tiers]
     rows = [
         [
             load.name,
-            show_count(load.busiest_lookups),
+            *(f"{1e3 * seconds:.4g} ms" for seconds in (load.step_s, load.memory_s, load.links_s)),
             f"{load.imbalance:.2f}",
             f"{load.slow_share:.1%}",
             *(show_bytes(amount) for amount in load.used_bytes.max(axis=0)),
         ]
-        for load in sorted(result.loads, key=lambda load: load.busiest_lookups)
+        for load in sorted(result.loads, key=lambda load: load.step_s)
     ]
     show.table(columns, rows)
+    show.line("× mean: lookups of the busiest holder over the mean; slow: not in the first tier")
 
 
 def _per_holder(result: Comparison, names: list[str], full: bool) -> None:

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from rowtier.cli import show
+from rowtier.units import parse_share
 
-METHODS_HELP = "How to place the rows: row-wise, table-wise, size, lookup or size-lookup."
+METHODS_HELP = (
+    "How to place the rows: joint, recshard, recshard-milp, flexshard, sca, row-wise, "
+    "table-wise, size, lookup or size-lookup."
+)
 
 
 def command(
     profile: Annotated[Path, typer.Option(help="A profile folder.")],
     cluster: Annotated[str, typer.Option(help="A cluster file, or the name of a preset.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The plan folder to write.")],
-    method: Annotated[str, typer.Option(help=METHODS_HELP)] = "size-lookup",
+    method: Annotated[str, typer.Option(help=METHODS_HELP)] = "joint",
+    split: Annotated[
+        bool, typer.Option("--split", help="recshard: tables may be cut over devices.")
+    ] = False,
+    confidence: Annotated[
+        float | None,
+        typer.Option(
+            parser=parse_share,
+            metavar="SHARE",
+            help="Plan for the heat that hot rows fall short of so rarely, such as 90%.",
+        ),
+    ] = None,
+    time_limit: Annotated[float, typer.Option(help="recshard-milp: seconds for HiGHS.")] = 60.0,
     reserve: Annotated[
         str, typer.Option(help="Share of every memory tier to leave free, such as 10%.")
     ] = "0%",
@@ -29,10 +45,12 @@ def command(
     from rowtier.plan.make import make_plan, planner
     from rowtier.plan.options import PlanOptions
     from rowtier.profile.profile import Profile
-    from rowtier.units import parse_share, show_bytes
+    from rowtier.units import show_bytes
 
     planner(method)  # an unknown method is refused before anything is read
-    options = PlanOptions(reserve=parse_share(reserve))
+    options = PlanOptions(
+        reserve=parse_share(reserve), split=split, confidence=confidence, time_limit_s=time_limit
+    )
     check_replaceable(output, "plan.json")
     statistics = Profile.load(profile)
     machine = Cluster.open(cluster)
@@ -40,7 +58,13 @@ def command(
     plan.save(output)
     load = Load.of(method, plan)
     if json:
-        facts = {"plan": str(output), "method": method, "fingerprint": plan.fingerprint}
+        facts: dict[str, Any] = {
+            "plan": str(output),
+            "method": method,
+            "fingerprint": plan.fingerprint,
+        }
+        if plan.certificate is not None:
+            facts["certificate"] = {**plan.certificate.to_data(), "gap": plan.certificate.gap}
         show.as_json({**facts, **load.to_dict()})
         return
     total = sum(stats.table.stored_bytes for stats in statistics.stats)
@@ -49,7 +73,13 @@ def command(
         f"{machine.num_devices} devices of {machine.name}"
     )
     show.line(
-        f"busiest holder: {load.busiest_lookups:,.0f} lookups a step, {load.imbalance:.2f}× the "
-        f"mean; {load.slow_share:.1%} of all lookups are served by a slower tier"
+        f"expected step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g}, links "
+        f"{1e3 * load.links_s:.4g}); {load.slow_share:.1%} of all lookups are in a slower tier"
     )
+    if plan.certificate is not None:
+        certificate = plan.certificate
+        show.line(
+            f"{certificate.view}: {certificate.objective:.4g}, at most {certificate.gap:.2%} above "
+            f"the best possible; what binds is {certificate.binding}"
+        )
     show.written(output)

@@ -1,4 +1,4 @@
-"""Plans side by side: bytes and lookups per device, and which plan is the most even."""
+"""Plans side by side: step time, bytes and lookups per device, and which plan is the fastest."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rowtier.cost.lookups import served_lookups
 from rowtier.cost.memory import used_bytes
+from rowtier.cost.step import step_cost
 from rowtier.errors import MismatchError, UserError
 from rowtier.plan.plan import Plan
 
@@ -23,13 +24,22 @@ class Load:
     tiers: tuple[str, ...]
     used_bytes: NDArray[np.int64]
     lookups: NDArray[np.float64]  # per step
+    memory_s: float  # of a step, on the slowest holder
+    links_s: float
 
     @classmethod
     def of(cls, name: str, plan: Plan) -> Load:
         """Measure a plan by the cost model."""
         used = used_bytes(plan.bands, plan.profile, plan.cluster)
         lookups = served_lookups(plan.bands, plan.profile, plan.cluster, plan.order)
-        return cls(name, plan.cluster.tier_names, used, lookups)
+        time = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).time
+        tiers = plan.cluster.tier_names
+        return cls(name, tiers, used, lookups, time.slowest_memory_s, time.links_s)
+
+    @property
+    def step_s(self) -> float:
+        """Expected seconds of a step."""
+        return self.memory_s + self.links_s
 
     @property
     def busiest_lookups(self) -> float:
@@ -52,6 +62,9 @@ class Load:
         """The same facts for machines."""
         return {
             "plan": self.name,
+            "step_s": self.step_s,
+            "memory_s": self.memory_s,
+            "links_s": self.links_s,
             "busiest_lookups": self.busiest_lookups,
             "imbalance": self.imbalance,
             "slow_share": self.slow_share,
@@ -69,20 +82,21 @@ class Comparison:
 
     @property
     def best(self) -> Load:
-        """The plan whose busiest holder serves the fewest lookups."""
-        return min(self.loads, key=lambda load: load.busiest_lookups)
+        """The plan with the shortest step."""
+        return min(self.loads, key=lambda load: load.step_s)
 
     @property
     def verdict(self) -> str:
-        """One sentence: which plan is the most even, and by how much."""
-        worst = max(self.loads, key=lambda load: load.busiest_lookups)
-        if len(self.loads) == 1 or worst.busiest_lookups == self.best.busiest_lookups:
-            return f"{self.best.name}: {self.best.imbalance:.2f}× the mean on the busiest holder"
-        ratio = worst.busiest_lookups / self.best.busiest_lookups
-        return (
-            f"{self.best.name} loads its busiest holder the least: "
-            f"{ratio:.2f}× fewer lookups there than {worst.name}"
-        )
+        """One sentence: which plan is the fastest, and how much faster than the next."""
+        best, *others = sorted(self.loads, key=lambda load: load.step_s)
+        said = f"{best.name} takes {1e3 * best.step_s:.4g} ms a step"
+        if not others or not best.step_s:
+            return said
+        following, last = others[0], others[-1]
+        said += f", {following.step_s / best.step_s:.2f}× faster than {following.name}"
+        if last is not following:
+            said += f" and {last.step_s / best.step_s:.2f}× faster than {last.name}"
+        return said
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts for machines."""

@@ -24,17 +24,23 @@ METHODS: Mapping[str, str] = {
     "size": "RecShard's baseline: whole tables, largest first, balancing bytes",
     "lookup": "RecShard's baseline: whole tables, balancing dim × pooling",
     "size-lookup": "RecShard's baseline: whole tables, balancing dim × pooling × log10 rows",
+    "recshard": "RecShard's problem, solved in the dual: hot rows fast, no device slow",
+    "recshard-milp": "RecShard's mixed-integer program on HiGHS, for comparison",
+    "flexshard": "FlexShard: sequence tables in three bands by heat, for the least link time",
+    "sca": "Stochastic Communication Avoidance: coalescing and the best cache, fewest bytes",
+    "joint": "everything together: exchange, scope, owners, columns and tier, least step time",
 }
 
 
 def make_plan(
     profile: Profile,
     cluster: Cluster,
-    method: str = "size-lookup",
+    method: str = "joint",
     options: PlanOptions | None = None,
 ) -> Plan:
     """Place every row of a profile's tables on a cluster, and check the result."""
-    plan = planner(method)(profile, cluster, options or PlanOptions())
+    options = options or PlanOptions()
+    plan = planner(method)(profile.for_planning(options.confidence), cluster, options)
     mistakes = [str(mistake) for mistake in find_mistakes(plan)]
     assert not mistakes, f"{method} made a broken plan: {mistakes[:3]}"
     return plan

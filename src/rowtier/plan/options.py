@@ -8,6 +8,11 @@ from rowtier.files import Noun
 
 
 class PlanOptions(Noun):
-    """Wishes that hold for every method."""
+    """Wishes that hold for every method; a method that has no use for one passes it over."""
 
     reserve: float = Field(default=0.0, ge=0.0, le=1.0)  # share of every tier to leave free
+    confidence: float | None = Field(default=None, gt=0.0, lt=1.0)  # plan for less heat than seen
+    split: bool = Field(default=False, strict=True)  # tables may be cut over devices
+    tolerance: float = Field(default=1e-3, ge=0.0)  # the gap at which a search may stop
+    seed: int = Field(default=0, ge=0)  # of searches that try at random
+    time_limit_s: float = Field(default=60.0, gt=0.0)  # of a solver that is not rowtier's own

@@ -1,0 +1,34 @@
+"""`rowtier verify`: recompute what a plan claims."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rowtier.cli import show
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(help="A plan folder.")], json: show.JsonOption = False
+) -> None:
+    """Recompute a plan's invariants, objective and gap (exit code 2 if a claim does not hold)."""
+    from rowtier.errors import InvalidError
+    from rowtier.plan.plan import Plan
+    from rowtier.plan.verify import verify
+
+    verdict = verify(Plan.load(plan))
+    if verdict.mistakes:
+        raise InvalidError(plan, verdict.mistakes)
+    if json:
+        show.as_json(verdict.to_dict())
+        return
+    if verdict.view is None or verdict.recomputed is None or verdict.gap is None:
+        show.line("the plan holds; it claims no objective, so there is no gap to check")
+    else:
+        show.line(
+            f"the plan holds: {verdict.recomputed:.6g} in view {verdict.view!r}, at most "
+            f"{verdict.gap:.2%} above the best possible ({verdict.bound:.6g})"
+        )
+    show.line(f"expected step time: {1e3 * verdict.step_s:.4g} ms")

@@ -1,0 +1,229 @@
+"""`recshard`: every table on one device, its hottest rows in fast memory, no device slow.
+
+"RecShard: Statistical Feature-Based Memory Optimization for Industry-Scale Neural
+Recommendation" (arXiv 2201.10095, ASPLOS 2022) poses the problem: a step takes as long as
+the slowest device, and a device as long as reading what its rows are asked for. Every
+lookup counts, nothing is coalesced, links are free. The paper solves a mixed-integer
+program (`recshard_milp`); here it is vector balancing in the dual, which `solve` explains.
+
+With `split` tables may be cut: large ones into every k-th rank, others into runs of ranks
+where that makes devices even, and rows that burden a device alone into columns.
+
+Devices hold the rows; servers are passed over. A tier that devices share is divided
+evenly among them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from rowtier.band import Band
+from rowtier.cluster import Cluster
+from rowtier.errors import InfeasibleError
+from rowtier.plan.options import PlanOptions
+from rowtier.plan.plan import Certificate, Plan
+from rowtier.plan.solve.bound import Bound, pool_bound, whole_bound
+from rowtier.plan.solve.heat import Heat, heat_of
+from rowtier.plan.solve.layout import Layout, Solution
+from rowtier.plan.solve.machine import Machine, machine_of, tiers_by_speed
+from rowtier.plan.solve.parts import Part, bands_of, heavy_rows_cut, item_of, whole_tables
+from rowtier.plan.solve.split import solve_split
+from rowtier.plan.solve.whole import solve_whole
+from rowtier.profile.curve import Curve, Floats
+from rowtier.profile.profile import Profile
+from rowtier.units import show_bytes
+
+# A row that takes more than this share of a device's time alone is cut by columns: as few as
+# possible at first, for every piece keeps optimizer state of its own.
+HEAVY = (1 / 2, 1 / 16, 1 / 128)
+
+
+def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
+    """Place tables whole, or cut them if `options.split`, and bound what could be better."""
+    problem = Problem.of(profile, cluster, options)
+    if options.split:
+        parts, solution = _split(problem)
+    else:
+        parts, solution = problem.parts, _whole(problem)
+    if solution is None:
+        raise problem.not_packed()
+    return problem.certified("recshard", parts, solution.layout, solution.bound)
+
+
+def _whole(problem: Problem, wanted: float = np.inf) -> Solution | None:
+    heat, machine, options = problem.heat, problem.machine, problem.options
+    if (heat.rows * heat.row_bytes).max() > machine.sizes.sum():
+        return None
+    return solve_whole(heat, machine, options.tolerance, options.seed, wanted)
+
+
+def _split(problem: Problem) -> tuple[list[Part], Solution | None]:
+    """Cut tables, unless whole ones come as close to the bound or closer."""
+    heat, machine, tolerance = problem.heat, problem.machine, problem.options.tolerance
+    bound = pool_bound(heat, machine, whole=False)
+    enough = bound.seconds * (1 + tolerance)
+    if whole_bound(heat, machine).seconds <= enough:
+        whole = _whole(problem, enough)
+        if whole is not None and whole.seconds <= enough:
+            return problem.parts, whole._replace(bound=bound)
+    found: list[tuple[list[Part], Solution]] = []
+    tried = 0
+    for share in HEAVY:
+        parts, heat = problem.without_heavy_rows(share * bound.seconds)
+        if len(parts) == tried:
+            continue
+        cut, tried = solve_split(heat, machine, bound, tolerance), len(parts)
+        if cut is not None:
+            found.append((parts, cut))
+            if cut.seconds <= enough:
+                return parts, cut
+    whole = _whole(problem)
+    if whole is not None:
+        found.append((problem.parts, whole._replace(bound=bound)))
+    return min(found, key=lambda entry: entry[1].seconds) if found else (problem.parts, None)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Tables and devices, in words and as the solver sees them."""
+
+    profile: Profile
+    cluster: Cluster
+    options: PlanOptions
+    machine: Machine
+    parts: list[Part]  # the whole tables
+    heat: Heat
+
+    @classmethod
+    def of(cls, profile: Profile, cluster: Cluster, options: PlanOptions) -> Problem:
+        """The problem, if there is room for the tables at all."""
+        machine = machine_of(cluster, options.reserve)
+        parts = whole_tables(profile)
+        heat = heat_of([item_of(part, profile, cluster.num_devices) for part in parts])
+        problem = cls(profile, cluster, options, machine, parts, heat)
+        problem._check_room()
+        return problem
+
+    def without_heavy_rows(self, seconds: float) -> tuple[list[Part], Heat]:
+        """The tables, with rows that take more than so many seconds cut by columns."""
+        devices, cost = self.cluster.num_devices, float(self.machine.costs[0])
+        hottest = self.heat.density[self.heat.first[:-1]] * self.heat.row_bytes * cost
+        if (hottest <= seconds).all():
+            return self.parts, self.heat
+        items = [item_of(part, self.profile, devices) for part in self.parts]
+        parts = [
+            piece
+            for part, item in zip(self.parts, items, strict=True)
+            for piece in heavy_rows_cut(part, item, cost, seconds)
+        ]
+        return parts, heat_of([item_of(part, self.profile, devices) for part in parts])
+
+    def _check_room(self) -> None:
+        needed = self.heat.rows * self.heat.row_bytes
+        device = int(self.machine.sizes.sum())
+        total, room = int(needed.sum()), device * self.machine.devices
+        if total > room:
+            raise InfeasibleError(
+                f"the tables need {show_bytes(total)} and {self._devices} have "
+                f"{show_bytes(room)}: {show_bytes(total - room)} is missing; add capacity, a "
+                "tier or devices"
+            )
+        largest = int(np.argmax(needed))
+        if needed[largest] > device and not self.options.split:
+            raise InfeasibleError(
+                f"table {self._name(largest)!r} needs {show_bytes(int(needed[largest]))} on one "
+                f"device and each of {self._devices} has {show_bytes(device)}: add capacity or a "
+                "tier, or let tables be cut (split)"
+            )
+
+    @property
+    def _devices(self) -> str:
+        reserved = f", {self.options.reserve:.0%} reserved," if self.options.reserve else ""
+        shared = [tier.name for tier in self.cluster.device.tiers if tier.shared_by]
+        even = f" with equal parts of {', '.join(shared)}" if shared else ""
+        return f"the {self.machine.devices} devices of {self.cluster.name!r}{reserved}{even}"
+
+    def _name(self, item: int) -> str:
+        return self.parts[item].stats.table.name
+
+    def not_packed(self) -> InfeasibleError:
+        """What to say when bytes fit in total, but no way was found to divide them."""
+        needed = self.heat.rows * self.heat.row_bytes
+        whole = "" if self.options.split else ", or let tables be cut (split)"
+        return InfeasibleError(
+            f"no way was found to pack {len(needed)} tables of {show_bytes(int(needed.sum()))}, "
+            f"the largest {show_bytes(int(needed.max()))}, onto {self._devices}, "
+            f"{show_bytes(int(self.machine.sizes.sum()))} each: add capacity or devices{whole}"
+        )
+
+    def certified(self, method: str, parts: list[Part], layout: Layout, bound: Bound) -> Plan:
+        """The plan of a layout, its time computed anew from the bands."""
+        bands = bands_of(parts, layout, self.cluster)
+        plan = Plan.build(method, self.profile, self.cluster, bands)
+        certificate = Certificate(
+            view="recshard",
+            objective=float(recshard_time_s(plan).max()),
+            bound=bound.seconds,
+            binding=self._binding(bound),
+        )
+        return dataclasses.replace(plan, certificate=certificate)
+
+    def _binding(self, bound: Bound) -> str:
+        names = [repr(self._name(item)) for item in bound.items]
+        if bound.reason == "alone":
+            return f"table {names[0]} cannot be split"
+        if bound.reason == "together":
+            return f"tables {', '.join(names[:-1])} and {names[-1]} cannot have a device each"
+        if bound.reason == "apart":
+            return "large tables leave room on their devices that no other table can use"
+        if bound.reason == "tried":
+            return "whole tables: every placement was tried"
+        fast = tiers_by_speed(self.cluster)[0].name
+        read = sum(p.stats.curve.ranks * p.stats.table.stored_row_bytes for p in self.parts)
+        if read > int(self.machine.sizes[0]) * self.machine.devices:
+            return f"{fast} of all devices"
+        return f"bandwidth of {fast}: all rows that are read fit into it"
+
+
+def recshard_time_s(plan: Plan) -> Floats:
+    """RecShard's objective per holder: seconds a step to read every lookup from its tier."""
+    cluster = plan.cluster
+    seconds = np.zeros(cluster.num_holders)
+    speeds = [
+        {tier.name: tier.bandwidth_bytes_per_s for tier in cluster.tiers_of(holder)}
+        for holder in range(cluster.num_holders)
+    ]
+    groups = {
+        scope: [cluster.members(level, g) for g in range(cluster.num_groups(level))]
+        for level, scope in enumerate(cluster.scopes)
+    }
+    sizes = {scope: cluster.group_size(cluster.level_of(scope)) for scope in cluster.scopes}
+    for stats in plan.profile.stats:
+        for band in plan.bands[stats.table.name]:
+            size = sizes[band.scope]
+            members = band.member_list(size)
+            width = band.width(stats.table.embedding_dim) * stats.table.item_bytes
+            read = plan.profile.lookups_per_step(stats) * size * width
+            shares = _member_shares(stats.curve, band, len(members)) * read
+            for group in groups[band.scope]:
+                for member, share in zip(members, shares.tolist(), strict=True):
+                    seconds[group[member]] += share / speeds[group[member]][band.tier]
+    return seconds
+
+
+def _member_shares(curve: Curve, band: Band, members: int) -> Floats:
+    """Share of a table's lookups that falls on each member's rows of a band."""
+    first = int(np.searchsorted(curve.stops, band.start, side="right"))
+    last = int(np.searchsorted(curve.stops, band.stop, side="left")) + 1
+    heat = curve.probabilities[first:last]
+    edges = np.concatenate(([0], np.minimum(curve.stops[first:last], band.stop) - band.start))
+    if members == 1:
+        return np.array([np.diff(edges) @ heat])
+    if band.order == "blocks":  # row ids are hashes: every block is as likely as another
+        return float(np.diff(edges) @ heat) * band.rows_per_member(members) / band.rows
+    position = (np.arange(members)[:, None] - band.offset) % members
+    held = np.diff(-((position - edges) // members), axis=1)
+    return np.asarray(held @ heat)

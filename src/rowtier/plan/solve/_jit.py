@@ -1,0 +1,38 @@
+"""Compile a function with numba, keeping its type for the type checker."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from numba import njit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def compiled(function: F) -> F:
+    """Compile a function and keep the machine code for the next process."""
+    try:
+        return cast(F, njit(cache=True)(function))
+    except RuntimeError:  # nowhere to keep it: a read-only installation without a home
+        return cast(F, njit(function))
+
+
+def _forget_stale_code(folder: Path) -> None:
+    """Drop machine code that is older than any source it may be made from.
+
+    Functions here call those of other files, and numba looks only at the file that
+    defines a function when it decides whether what it kept is still true.
+    """
+    sources = [file for file in folder.glob("*.py") if "_jit import" in file.read_text("utf-8")]
+    newest = max(file.stat().st_mtime_ns for file in sources)
+    for kept in (folder / "__pycache__").glob("*.nb[ic]"):
+        with contextlib.suppress(OSError):
+            if kept.stat().st_mtime_ns < newest:
+                kept.unlink()
+
+
+with contextlib.suppress(OSError):
+    _forget_stale_code(Path(__file__).parent)

@@ -1,0 +1,79 @@
+"""Few items: every way to place them, as far as it can still be better than the best."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from rowtier.plan.solve._jit import compiled
+from rowtier.plan.solve.fill import fill_devices, least_time
+from rowtier.plan.solve.heat import Floats, Heat, Ints
+from rowtier.plan.solve.machine import Machine
+
+_NODES = 20_000
+
+
+class Tried(NamedTuple):
+    """The best placement of all, and the least seconds if rows could be cut anywhere."""
+
+    owner: Ints
+    seconds: float
+    least: float
+
+
+def try_all(heat: Heat, machine: Machine, order: Ints, seconds: float) -> Tried | None:
+    """Look for something better than `seconds`; None if there are too many ways to try them all.
+
+    `owner` is empty if there is nothing better.
+    """
+    owner, seconds, least, done = _try_all(
+        heat, machine.sizes, machine.costs, machine.devices, order, seconds, _NODES
+    )
+    return Tried(owner, seconds, min(least, seconds)) if done else None
+
+
+@compiled
+def _try_all(
+    heat: Heat, sizes: Ints, costs: Floats, devices: int, order: Ints, longest: float, nodes: int
+) -> tuple[Ints, float, float, bool]:
+    """Depth first. Devices are alike, so one is opened only when all before it are in use."""
+    count, room, least = len(order), sizes.sum(), np.inf
+    nothing = np.zeros(count, dtype=np.int64)
+    held = heat.rows * heat.row_bytes
+    best = np.empty(0, dtype=np.int64)
+    owner = np.full(count, -1, dtype=np.int64)
+    used = np.zeros(devices, dtype=np.int64)
+    times = np.zeros((count + 1, devices))  # of the devices before each depth
+    opened = np.zeros(count + 1, dtype=np.int64)
+    depth = 0
+    while depth >= 0:
+        if depth == count:
+            least = min(least, times[depth].max())
+            seconds = fill_devices(heat, owner, sizes, costs, devices)[0].max()
+            if seconds < longest:
+                longest, best = seconds, owner.copy()
+            depth -= 1
+            continue
+        item = order[depth]
+        if owner[item] >= 0:
+            used[owner[item]] -= held[item]
+        owner[item] += 1
+        device = owner[item]
+        if device > opened[depth] or device == devices:
+            owner[item] = -1
+            depth -= 1
+            continue
+        used[device] += held[item]
+        if used[device] > room:
+            continue
+        nodes -= 1
+        if nodes < 0:
+            return best, longest, least, False
+        time = least_time(heat, np.flatnonzero(owner == device), nothing, sizes, costs)
+        if time < longest * (1 - 1e-12):
+            times[depth + 1] = times[depth]
+            times[depth + 1, device] = time
+            opened[depth + 1] = max(opened[depth], device + 1)
+            depth += 1
+    return best, longest, least, True

@@ -1,0 +1,37 @@
+"""What a solver returns: who holds which ranks of which item, in which memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from rowtier.plan.solve.bound import Bound
+from rowtier.plan.solve.heat import Ints
+from rowtier.plan.solve.pieces import Pieces
+
+
+class Slice(NamedTuple):
+    """Ranks `start` to `stop` of a piece that another device holds in its owner's place."""
+
+    piece: int
+    start: int
+    stop: int
+    device: int
+
+
+@dataclass
+class Layout:
+    """Every piece on a device; ranks before `cuts[t, j]` of item j are in memory t or faster."""
+
+    pieces: Pieces
+    cuts: Ints
+    owner: Ints  # per piece
+    slices: list[Slice] = field(default_factory=list)
+
+
+class Solution(NamedTuple):
+    """A layout, the seconds per step of its slowest device, and what no other can beat."""
+
+    layout: Layout
+    seconds: float
+    bound: Bound

@@ -1,0 +1,192 @@
+"""What each table can choose from, priced: the dual of the joint problem.
+
+A *home* is a way to keep a row (scope, tier, exchange). In a placement whose devices are
+loaded alike, step time is a sum over rows of their home's time, except for partial sums:
+a sample needs a sum of an owner or not, so what they cost is a concave function g of
+the mass of lookups that goes by sums. A concave function is the least of its chords' lines
+(from below), so
+
+    F(λ) = min over lines (a, b) of g:  a + Σ rows min over homes [ time + λ·bytes (+ b·p) ]
+
+is the least that a table can cost at prices λ for a byte of each tier, whichever rows go
+where: min and min commute. Devices that are not alike only cost more, since the slowest
+counts, so Σ F_j(λ) − λ·capacity bounds every plan from below, for every λ ≥ 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rowtier.band import Band
+from rowtier.cluster import Cluster
+from rowtier.cost.options import CostOptions
+from rowtier.cost.terms import row_terms
+from rowtier.cost.time import link_s_per_byte
+from rowtier.cost.touch import Bags
+from rowtier.cost.tree import tree_of
+from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.profile import Profile, TableStats
+from rowtier.tables import Table
+
+CHORDS = 24
+
+
+@dataclass(frozen=True)
+class Home:
+    """A way to keep a row: a band whose ranks are still to be filled in, and its memory."""
+
+    band: Band
+    memory: int  # which of `memories`
+
+    @property
+    def by_sums(self) -> bool:
+        """Whether owners send partial sums; such a home has one owner."""
+        return self.band.exchange == "sums"
+
+
+def memories(cluster: Cluster, reserve: float = 0.0) -> list[tuple[str, float]]:
+    """Every kind of memory: its tier, and its bytes for each device, on average."""
+    devices = cluster.num_devices
+    found = []
+    for tier in cluster.device.tiers:
+        level = 0 if tier.shared_by is None else cluster.level_of(tier.shared_by)
+        share = tier.capacity_bytes * (1 - reserve) / cluster.group_size(level)
+        found.append((tier.name, share))
+    for server in cluster.servers:
+        count = len(cluster.server_members(server))
+        for tier in server.tiers:
+            found.append((tier.name, tier.capacity_bytes * (1 - reserve) * count / devices))
+    return found
+
+
+def homes_of(table: Table, cluster: Cluster) -> list[Home]:
+    """All ways to keep a row of a table that can be the best one."""
+    found = []
+    for memory, tier in enumerate(cluster.device.tiers):
+        found += [Home(band, memory) for band in _on_devices(table, cluster, tier.name)]
+    memory = len(cluster.device.tiers)
+    for server in cluster.servers:
+        members = cluster.server_members(server)
+        for tier in server.tiers:
+            found += [Home(b, memory) for b in _on_servers(table, cluster, members, tier.name)]
+            memory += 1
+    return found
+
+
+def _on_devices(table: Table, cluster: Cluster, tier: str) -> Iterator[Band]:
+    top = len(cluster.levels)
+    for level, scope in enumerate(cluster.scopes):
+        base = Band(start=0, stop=1, scope=scope, tier=tier, coalesced=True)
+        for staged in (False, True) if level > 1 else (False,):
+            for sync in ("dense", "sparse") if level < top else ("dense",):
+                yield base.model_copy(update={"staged": staged, "sync": sync})
+    if table.pooling != "none" and top:
+        one = Band(start=0, stop=1, scope=cluster.top, tier=tier, members=(0,), exchange="sums")
+        yield one
+
+
+def _on_servers(
+    table: Table, cluster: Cluster, members: tuple[int, ...], tier: str
+) -> Iterator[Band]:
+    base = Band(start=0, stop=1, scope=cluster.top, tier=tier, coalesced=True, members=members)
+    yield base
+    if len(cluster.levels) > 1:
+        yield base.model_copy(update={"staged": True})
+    if table.pooling != "none":
+        changed = {"exchange": "sums", "coalesced": False, "members": members[:1]}
+        yield base.model_copy(update=changed)
+
+
+@dataclass(frozen=True, eq=False)
+class Menu:
+    """The homes of one table: seconds and bytes of a row, by home and by bucket."""
+
+    stats: TableStats
+    homes: tuple[Home, ...]
+    by_sums: Floats  # 1 where a home sends partial sums
+    seconds: Floats  # homes × buckets, of one row in an even placement
+    memory_s: Floats  # the part of them that memory takes
+    memory_bytes: Floats  # homes × memories, of one row for each device, on average
+    stops: Ints  # where buckets end
+    widths: Floats
+    mass: Floats  # of one row in each bucket
+    lines: Floats  # intercept and slope of g, rising with the mass that it belongs to
+
+    def least(self, prices: Floats) -> tuple[float, int]:
+        """The least that the table costs at these prices, and the line of g it lies on."""
+        priced = self.seconds + (self.memory_bytes @ prices)[:, None]
+        rows = priced[self.by_sums == 0].min(axis=0)
+        if not len(self.lines):
+            return float(rows @ self.widths), 0
+        sums = priced[self.by_sums == 1].min(axis=0)
+        costs = np.minimum(rows, sums + self.lines[:, 1:] * self.mass) @ self.widths
+        costs = costs + self.lines[:, 0]
+        line = int(np.argmin(costs))
+        return float(costs[line]), line
+
+    def choose(self, prices: Floats, line: int) -> Ints:
+        """The best home of every bucket."""
+        priced = self.seconds + (self.memory_bytes @ prices)[:, None]
+        if len(self.lines):
+            priced = priced + self.by_sums[:, None] * (self.lines[line, 1] * self.mass)
+        return np.asarray(priced.argmin(axis=0))
+
+    def used_bytes(self, choice: Ints) -> Floats:
+        """Bytes of each memory for one device, on average, of a choice."""
+        return np.asarray(self.widths @ self.memory_bytes[choice])
+
+
+def menu_of(stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions) -> Menu:
+    """Price every home for every bucket of a table."""
+    curve, rows = stats.curve, stats.table.num_embeddings
+    stops, p = curve.stops, curve.probabilities
+    if curve.ranks < rows:  # rows that are never looked up are a bucket of their own
+        stops, p = np.append(stops, rows), np.append(p, 0.0)
+    lookups = profile.lookups_per_step(stats)
+    homes = homes_of(stats.table, cluster)
+    seconds, memory_s, used = [], [], np.zeros((len(homes), len(memories(cluster))))
+    for index, home in enumerate(homes):
+        terms = row_terms(home.band, stats.table, p, lookups, cluster, options)
+        seconds.append(terms.step_s(options.overlap))
+        memory_s.append(terms.memory_s)
+        used[index, home.memory] = terms.stored_bytes / terms.group_devices
+    by_sums = np.array([float(home.by_sums) for home in homes])
+    return Menu(
+        stats,
+        tuple(homes),
+        by_sums,
+        np.stack(seconds),
+        np.stack(memory_s),
+        used,
+        stops,
+        np.diff(stops, prepend=0).astype(np.float64),
+        p,
+        _lines(stats, profile, cluster, options) if by_sums.any() else np.empty((0, 2)),
+    )
+
+
+def sums_seconds(
+    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, mass: Floats
+) -> Floats:
+    """g: link seconds of a device, on average, if rows of this mass go by sums of one owner.
+
+    One owner is the least: a sample needs one sum of it, where several owners send several.
+    """
+    tree = tree_of(cluster)
+    amount = stats.table.row_bytes * profile.batch_size
+    sums = amount * Bags.of(stats).sums(mass)
+    passes = 2 if options.training else 1
+    rate = link_s_per_byte(tree, options.exchange_efficiency)
+    apart = np.diff(np.array(tree.sizes)) / tree.devices
+    return np.asarray(sums * passes * float(rate @ apart))
+
+
+def _lines(stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions) -> Floats:
+    """The lines through neighbouring points of g: none of them is above g between its points."""
+    grid = np.concatenate(([0.0], np.geomspace(1e-5, 1.0, CHORDS)))
+    cost = sums_seconds(stats, profile, cluster, options, grid)
+    slopes = np.diff(cost) / np.diff(grid)
+    return np.stack([cost[:-1] - slopes * grid[:-1], slopes], axis=1)

@@ -1,0 +1,85 @@
+"""Prices for memory: the dual problem, one price per byte of each memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rowtier.plan.solve.menu import Menu
+from rowtier.profile.curve import Floats, Ints
+
+_HALVINGS = 16  # to 1.5e-5 of the price
+_ROUNDS = 2
+_TIE = 1e-9  # of what a byte is worth: memory is not taken for nothing
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """Prices, the bound that they prove, and what every table chooses at them."""
+
+    prices: Floats
+    bound: float
+    choices: list[Ints]
+    used_bytes: Floats  # of each memory for one device, on average
+
+    def fits(self, capacity: Floats, memory: int) -> bool:
+        """Whether what is chosen fits into a memory."""
+        return bool(self.used_bytes[memory] <= capacity[memory])
+
+
+def at_prices(menus: list[Menu], capacity: Floats, prices: Floats) -> Priced:
+    """What every table chooses at given prices, and the bound that follows."""
+    total, choices, used = 0.0, [], np.zeros(len(capacity))
+    for menu in menus:
+        cost, line = menu.least(prices)
+        total += cost
+        choices.append(menu.choose(prices, line))
+        used += menu.used_bytes(choices[-1])
+    return Priced(prices, total - float(prices @ capacity), choices, used)
+
+
+def best_prices(menus: list[Menu], capacity: Floats) -> tuple[Priced, float]:
+    """Prices at which what is chosen fits, as low as they go, and the best bound met on the way.
+
+    Memories are priced one after the other, each by halving: less of it is used as its
+    price rises. Faster memory always costs a trace more, which decides between equals.
+    """
+    worth = _worth_of_a_byte(menus)
+    least = worth * _TIE * np.array([2.0**-memory for memory in range(len(capacity))])
+    found = at_prices(menus, capacity, least)
+    bound = found.bound
+    for _ in range(_ROUNDS):
+        full = [m for m in range(len(capacity)) if not found.fits(capacity, m)]
+        if not full:
+            break
+        for memory in full:
+            found, bound = _raise_price(menus, capacity, found, memory, worth, bound)
+    return found, bound
+
+
+def _raise_price(
+    menus: list[Menu], capacity: Floats, start: Priced, memory: int, worth: float, bound: float
+) -> tuple[Priced, float]:
+    low, high = start.prices[memory], worth
+    fits: Priced | None = None
+    for _ in range(_HALVINGS + 10):
+        prices = start.prices.copy()
+        prices[memory] = high if fits is None else (low + high) / 2
+        found = at_prices(menus, capacity, prices)
+        bound = max(bound, found.bound)
+        if found.fits(capacity, memory):
+            high, fits = prices[memory], found
+        else:
+            low = prices[memory]
+            high = high if fits is not None else 8 * high
+        if fits is not None and high - low <= 2.0**-_HALVINGS * high:
+            break
+    return fits or start, bound
+
+
+def _worth_of_a_byte(menus: list[Menu]) -> float:
+    """About what a byte is worth: all time over all bytes."""
+    seconds = sum(float(menu.seconds.min(axis=0) @ menu.widths) for menu in menus)
+    stored = sum(float(menu.memory_bytes.max() * menu.widths.sum()) for menu in menus)
+    return max(seconds, 1e-12) / max(stored, 1.0)

@@ -1,0 +1,207 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli.run import run
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import counted, plans, profiles
+
+from rowtier import Cluster, InfeasibleError, Plan, Profile, Table, make_plan
+from rowtier.cost.options import CostOptions
+from rowtier.cost.step import step_cost
+from rowtier.plan.make import METHODS
+from rowtier.plan.solve.menu import memories, menu_of
+from rowtier.plan.solve.prices import best_prices
+from rowtier.plan.verify import verify
+
+
+@given(plans())
+@settings(max_examples=150, deadline=None)
+def test_the_bound_is_below_every_plan(plan: Plan) -> None:
+    menus = [menu_of(s, plan.profile, plan.cluster, CostOptions()) for s in plan.profile.stats]
+    capacity = np.array([size for _, size in memories(plan.cluster)])
+    _, bound = best_prices(menus, capacity)
+    step_s = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).step_s
+    assert bound <= step_s * (1 + 1e-9)
+
+
+def _skewed(seed: int, tables: int = 6, batch: int = 256) -> Profile:
+    rng = np.random.default_rng(seed)
+    stats = []
+    for index in range(tables):
+        rows = int(rng.integers(50, 3000))
+        heat = rng.permutation(np.maximum(1, 3e4 / np.arange(1, rows + 1) ** rng.uniform(0.5, 1.4)))
+        table = Table(
+            name=f"t{index}", num_embeddings=rows, embedding_dim=int(rng.choice([8, 16, 32])),
+            features=(f"f{index}",), pooling=str(rng.choice(["sum", "mean", "none"])),
+        )  # type: ignore[arg-type]  # fmt: skip
+        heat = heat.astype(np.int64)
+        stats.append(
+            counted(table, heat, samples=max(1, int(heat.sum()) // int(rng.integers(1, 9))))
+        )
+    return Profile(batch, tuple(stats))
+
+
+def _cluster(profile: Profile, share: float, seed: int) -> Cluster:
+    rng = np.random.default_rng(seed)
+    stored = sum(s.table.stored_bytes for s in profile.stats)
+    return Cluster.model_validate(
+        {
+            "name": "random",
+            "levels": [
+                {"name": "node", "size": 2, "bandwidth": float(rng.uniform(1e9, 1e11))},
+                {"name": "cluster", "size": 2, "bandwidth": float(rng.uniform(1e8, 1e10))},
+            ],
+            "device": {
+                "tiers": [
+                    {"name": "fast", "capacity": max(1, int(share * stored)), "bandwidth": 1e11},
+                    {"name": "slow", "capacity": 2 * stored, "bandwidth": 1e9},
+                ]
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_joint_is_never_worse_than_any_other_method(seed: int) -> None:
+    profile = _skewed(seed)
+    cluster = _cluster(profile, [0.05, 0.2, 2.0][seed % 3], seed)
+    joint = make_plan(profile, cluster, "joint")
+    assert joint.certificate is not None
+    best = joint.certificate.objective
+    assert joint.certificate.bound <= best
+    for method in METHODS:
+        if method.endswith("milp"):
+            continue
+        try:
+            other = make_plan(profile, cluster, method)
+        except InfeasibleError:
+            continue
+        assert best <= step_cost(other.bands, profile, cluster).step_s * (1 + 1e-12), method
+    assert make_plan(profile, cluster, "joint").fingerprint == joint.fingerprint
+
+
+def test_more_fast_memory_never_hurts() -> None:
+    profile = _skewed(1)
+    times = []
+    for share in (0.05, 0.3, 2.0):
+        certificate = make_plan(profile, _cluster(profile, share, 1), "joint").certificate
+        assert certificate is not None
+        times.append((certificate.objective, certificate.bound))
+    assert times[0][1] >= times[1][1] >= times[2][1]
+    assert times[0][0] >= times[2][0]
+
+
+@given(profiles(max_tables=4), st.sampled_from(["recshard-16", "parameter-server", "local"]))
+@settings(max_examples=12, deadline=None)
+def test_joint_places_anything_that_fits(profile: Profile, preset: str) -> None:
+    plan = make_plan(profile, Cluster.preset(preset), "joint")
+    assert verify(plan).holds
+
+
+def test_tables_that_do_not_fit_at_all_are_infeasible() -> None:
+    profile = _skewed(0)
+    tight = _cluster(profile, 0.001, 0).model_dump(by_alias=True)
+    tight["device"]["tiers"][1]["capacity"] = 1000
+    with pytest.raises(InfeasibleError, match=r"need .* and 'random' has"):
+        make_plan(profile, Cluster.model_validate(tight), "joint")
+
+
+CORRUPTIONS = [
+    ("stop", lambda b: {"stop": b["stop"] - 1}),
+    ("start", lambda b: {"start": b["start"] + 1}),
+    ("beyond", lambda b: {"stop": b["stop"] + 1}),
+    ("scope", lambda _: {"scope": "galaxy"}),
+    ("tier", lambda _: {"tier": "tape"}),
+    ("members", lambda _: {"members": [99]}),
+    ("twice", lambda _: {"members": [0, 0]}),
+    ("columns", lambda _: {"columns": [0, 3]}),
+    ("many columns", lambda _: {"columns": [0, 999]}),
+    ("order", lambda _: {"order": "sorted"}),
+]
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    profile = _skewed(2)
+    folder = tmp_path_factory.mktemp("plans") / "plan"
+    make_plan(profile, _cluster(profile, 0.1, 2), "joint").save(folder)
+    return folder
+
+
+def _corrupt(saved: Path, target: Path, change: object) -> None:
+    data = json.loads((saved / "plan.json").read_text())
+    data.pop("fingerprint")
+    change(data)  # type: ignore[operator]
+    target.mkdir()
+    for file in ("order.bin",):
+        (target / file).write_bytes((saved / file).read_bytes())
+    (target / "curve").mkdir()
+    for path in (saved / "curve").iterdir():
+        (target / "curve" / path.name).write_bytes(path.read_bytes())
+    (target / "plan.json").write_text(json.dumps(data))
+
+
+@pytest.mark.parametrize(("name", "change"), CORRUPTIONS)
+def test_verify_catches_a_corrupted_band(
+    saved: Path, tmp_path: Path, name: str, change: object
+) -> None:
+    def apply(data: dict) -> None:  # type: ignore[type-arg]
+        band = data["tables"]["t0"][0]
+        band.update(change(band))  # type: ignore[operator]
+
+    _corrupt(saved, tmp_path / "bad", apply)
+    code, _, errors = run("verify", str(tmp_path / "bad"))
+    assert code == 2, name
+    assert "t0" in errors
+
+
+@pytest.mark.parametrize(
+    ("key", "factor", "says"),
+    [
+        ("objective", 0.9, "certificate.objective"),
+        ("objective", 1.1, "certificate.objective"),
+        ("bound", 10.0, "certificate.bound"),
+        ("bound", -1.0, "certificate.bound"),
+    ],
+)
+def test_verify_catches_a_false_certificate(
+    saved: Path, tmp_path: Path, key: str, factor: float, says: str
+) -> None:
+    def apply(data: dict) -> None:  # type: ignore[type-arg]
+        data["certificate"][key] *= factor
+
+    _corrupt(saved, tmp_path / "bad", apply)
+    code, _, errors = run("verify", str(tmp_path / "bad"))
+    assert code == 2
+    assert says in errors
+
+
+def test_verify_catches_bands_that_cost_more_than_claimed(saved: Path, tmp_path: Path) -> None:
+    def slow(data: dict) -> None:  # type: ignore[type-arg]
+        for bands in data["tables"].values():
+            for band in bands:
+                band["tier"] = "slow"
+
+    _corrupt(saved, tmp_path / "bad", slow)
+    code, _, errors = run("verify", str(tmp_path / "bad"))
+    assert code == 2
+    assert "the bands cost" in " ".join(errors.split())
+
+
+def test_verify_holds_for_a_good_plan(saved: Path) -> None:
+    code, text, errors = run("verify", str(saved))
+    assert (code, errors) == (0, "")
+    assert text.startswith("the plan holds")
+    assert json.loads(run("verify", str(saved), "--json")[1])["holds"] is True
+
+
+def test_a_confident_plan_knows_less_heat() -> None:
+    profile = _skewed(3)
+    careful = profile.for_planning(0.95)
+    assert careful.fingerprint == profile.fingerprint
+    for ours, theirs in zip(profile.stats, careful.stats, strict=True):
+        ranks = np.array([1, 5, 20])
+        assert (theirs.curve.share(ranks) <= ours.curve.share(ranks) + 1e-12).all()
