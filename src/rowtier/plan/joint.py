@@ -33,6 +33,7 @@ from rowtier.units import show_bytes
 SLACKS = (1.0, 0.97, 0.9)  # of memory that prices may fill: owners never fill it evenly
 PIECES = (1, 2, 4)  # per device: more of them are easier to balance, but repeat ids
 LEAST_COLUMNS = 8
+MOST_WITHOUT_OWNER = 24
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
@@ -42,13 +43,13 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     capacity = np.array([size for _, size in memories(cluster, options.reserve)])
     priced, bound = best_prices(menus, capacity)
     found: list[Bands] = []
+    maker = _Maker(profile, cluster, options, cost)
     scarce = bool((priced.used_bytes > min(SLACKS) * capacity).any())
     for slack in SLACKS if scarce else SLACKS[:1]:
         choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
-        for pieces in PIECES:
-            bands = _bands(menus, choice, profile, cluster, options, cost, pieces)
-            if bands is not None:
-                found.append(bands)
+        found += [bands for pieces in PIECES if (bands := maker.bands(menus, choice, pieces))]
+    even = [menu.without_sums() for menu in menus]
+    found += filter(None, [maker.bands(even, best_prices(even, capacity)[0], 1)])
     found += _other_methods(profile, cluster, options)
     if not found:
         raise _infeasible(profile, cluster)
@@ -95,34 +96,49 @@ class _Owned:
         return needed
 
 
-def _bands(
-    menus: list[Menu],
-    priced: Priced,
-    profile: Profile,
-    cluster: Cluster,
-    options: PlanOptions,
-    cost: CostOptions,
-    pieces: int,
-) -> Bands | None:
-    """Turn choices into bands; None if owners cannot be found for all of them."""
-    room = Room(cluster, options.reserve)
-    bands: dict[str, list[Band]] = {}
-    owned: list[_Owned] = []
-    for index, (menu, choice) in enumerate(zip(menus, priced.choices, strict=True)):
-        mine = list(_runs(menu, choice, offset=index))
-        bands[menu.stats.table.name] = [b for b in mine if b.exchange == "rows"]
-        sums = tuple(b for b in mine if b.exchange == "sums")
-        if sums:
-            seconds = _owner_seconds(menu, choice, profile, cluster, cost)
-            owned.append(_Owned(menu, sums, None, seconds))
-        for band in bands[menu.stats.table.name]:
-            needed = band_bytes(menu.stats.table, band, cluster)
-            if not room.fits(needed, band.tier):
-                return None
-            room.take(needed, band.tier)
-    if not _find_owners(list(_cut(owned, pieces, cluster)), bands, room, cluster):
+@dataclass(frozen=True, eq=False)
+class _Maker:
+    """Turns choices into bands."""
+
+    profile: Profile
+    cluster: Cluster
+    options: PlanOptions
+    cost: CostOptions
+
+    def bands(self, menus: list[Menu], priced: Priced, pieces: int) -> Bands | None:
+        """The bands that were chosen; a table that finds no owner goes without one."""
+        menus, choices = list(menus), list(priced.choices)
+        for _ in range(MOST_WITHOUT_OWNER):
+            found = self._try(menus, choices, pieces)
+            if not isinstance(found, str):
+                return found
+            index = next(i for i, m in enumerate(menus) if m.stats.table.name == found)
+            menus[index] = menus[index].without_sums()
+            choices[index] = menus[index].choose(priced.prices, 0)
         return None
-    return {name: tuple(sorted(b, key=_place)) for name, b in bands.items()}
+
+    def _try(self, menus: list[Menu], choices: list[Ints], pieces: int) -> Bands | str | None:
+        """The bands, the name of a table that found no owner, or None if rows do not fit."""
+        room = Room(self.cluster, self.options.reserve)
+        bands: dict[str, list[Band]] = {}
+        owned: list[_Owned] = []
+        for index, (menu, choice) in enumerate(zip(menus, choices, strict=True)):
+            table, mine = menu.stats.table, list(_runs(menu, choice, offset=index))
+            bands[table.name] = [b for b in mine if b.exchange == "rows"]
+            sums = tuple(b for b in mine if b.exchange == "sums")
+            if sums:
+                seconds = _owner_seconds(menu, choice, self.profile, self.cluster, self.cost)
+                owned.append(_Owned(menu, sums, None, seconds))
+            for band in bands[table.name]:
+                needed = band_bytes(table, band, self.cluster)
+                if not room.fits(needed, band.tier):
+                    return None
+                room.take(needed, band.tier)
+        cut = list(_cut(owned, pieces, self.cluster))
+        without = _find_owners(cut, bands, room, self.cluster)
+        if without is not None:
+            return without
+        return {name: tuple(sorted(b, key=_place)) for name, b in bands.items()}
 
 
 def _place(band: Band) -> tuple[int, tuple[int, int]]:
@@ -155,19 +171,22 @@ def _owner_seconds(
 
 def _find_owners(
     pieces: list[_Owned], bands: dict[str, list[Band]], room: Room, cluster: Cluster
-) -> bool:
-    """Give the heaviest piece first, where the peaks of all loads together rise the least."""
+) -> str | None:
+    """Give the heaviest piece first, where the peaks of all loads together rise the least.
+
+    Returns the name of a table that there is no room for, if there is one.
+    """
     busy = np.zeros((3, cluster.num_devices))
     for piece in sorted(pieces, key=lambda one: -float(one.seconds.sum())):
         peaks = np.maximum(busy + piece.seconds[:, None], busy.max(axis=1, keepdims=True))
         order = np.lexsort((busy.sum(axis=0), peaks.sum(axis=0)))
         placed = _give(piece, order, room, cluster)
         if placed is None:
-            return False
+            return piece.menu.stats.table.name
         owner, mine = placed
         busy[:, owner] += piece.seconds
         bands[piece.menu.stats.table.name] += mine
-    return True
+    return None
 
 
 def _cut(owned: list[_Owned], pieces: int, cluster: Cluster) -> Iterator[_Owned]:

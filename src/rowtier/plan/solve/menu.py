@@ -16,7 +16,7 @@ counts, so Σ F_j(λ) − λ·capacity bounds every plan from below, for every �
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -133,6 +133,19 @@ class Menu:
         if len(self.lines):
             priced = priced + self.by_sums[:, None] * (self.lines[line, 1] * self.mass)
         return np.asarray(priced.argmin(axis=0))
+
+    def without_sums(self) -> Menu:
+        """The same menu for a table that needs no owners."""
+        kept = self.by_sums == 0
+        return replace(
+            self,
+            homes=tuple(home for home in self.homes if not home.by_sums),
+            by_sums=self.by_sums[kept],
+            seconds=self.seconds[kept],
+            memory_s=self.memory_s[kept],
+            memory_bytes=self.memory_bytes[kept],
+            lines=np.empty((0, 2)),
+        )
 
     def used_bytes(self, choice: Ints) -> Floats:
         """Bytes of each memory for one device, on average, of a choice."""
