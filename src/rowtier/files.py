@@ -182,6 +182,14 @@ def fingerprint_of(data: object, *arrays: Any) -> str:
     return digest.hexdigest()
 
 
+def seal_mistakes(sealed: str | None, found: str, again: str) -> list[Mistake]:
+    """Whether content is what it was when its fingerprint was written; no key, no question."""
+    if sealed in (None, found):
+        return []
+    why = f"the content has {found}, so it changed after it was written; {again} again, or drop "
+    return [Mistake("fingerprint", sealed, why + "the key to accept the content as it is")]
+
+
 def duplicates(names: Iterable[object]) -> list[tuple[int, object]]:
     """Positions and values of entries that stood earlier in the same list."""
     seen: set[object] = set()

@@ -20,6 +20,16 @@ DEFAULT_CUT = 0.1
 POLICIES = ("error", "clip", "drop", "hash")
 
 
+CutOption = Annotated[
+    float,
+    typer.Option(
+        parser=lambda text: parse_share(str(text)),
+        metavar="SHARE",
+        help="Say whether the data is enough to cut tables at this share of their rows.",
+    ),
+]
+
+
 class _MeasureByDefault(TyperGroup):
     """`rowtier profile DATA …` measures: the command's name may be left out."""
 
@@ -58,14 +68,7 @@ def measure(
             help="What to do with an id the table has no row for: error, clip, drop, hash."
         ),
     ] = "error",
-    cut: Annotated[
-        float,
-        typer.Option(
-            parser=parse_share,
-            metavar="SHARE",
-            help="Say whether the data is enough to cut tables at this share of their rows.",
-        ),
-    ] = "10%",  # type: ignore[assignment]
+    cut: CutOption = DEFAULT_CUT,
     workers: Annotated[int, typer.Option(min=1, help="Processes that count.")] = 1,
     memory: Annotated[
         int | None,
@@ -116,14 +119,7 @@ def measure(
 def show_profile(
     profile: Annotated[Path, typer.Argument(help="A profile folder.")],
     full: Annotated[bool, typer.Option("--full", help="Show every table.")] = False,
-    cut: Annotated[
-        float,
-        typer.Option(
-            parser=parse_share,
-            metavar="SHARE",
-            help="Say whether the data is enough to cut tables at this share of their rows.",
-        ),
-    ] = "10%",  # type: ignore[assignment]
+    cut: CutOption = DEFAULT_CUT,
     json: show.JsonOption = False,
 ) -> None:
     """Show what a profile says about each table, and what to be alarmed about."""

@@ -27,6 +27,7 @@ from rowtier.files import (
     parse,
     read_mapping,
     replace_folder,
+    seal_mistakes,
     write_atomic,
 )
 from rowtier.plan.check import find_mistakes
@@ -107,15 +108,7 @@ def load(folder: StrPath) -> Plan:
                 "made for; plan again",
             )
         )
-    if not mistakes and file.sealed not in (None, plan.fingerprint):
-        mistakes.append(
-            Mistake(
-                "fingerprint",
-                file.sealed,
-                f"the content has {plan.fingerprint}, so it changed after it was written; "
-                "plan again, or drop the key to accept the content as it is",
-            )
-        )
+    mistakes = mistakes or seal_mistakes(file.sealed, plan.fingerprint, "plan")
     if mistakes:
         raise InvalidError(path / MARKER, mistakes)
     return plan

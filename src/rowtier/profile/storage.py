@@ -30,6 +30,7 @@ from rowtier.files import (
     parse,
     read_mapping,
     replace_folder,
+    seal_mistakes,
     write_atomic,
 )
 from rowtier.profile.curve import Curve
@@ -123,15 +124,7 @@ def load(folder: StrPath, whole: bool = True) -> Profile:
         for mistake in (entry.mistakes() if whole else ())
     ]
     profile = Profile(file.batch_size, tuple(stats))
-    if not mistakes and file.sealed not in (None, profile.fingerprint):
-        mistakes.append(
-            Mistake(
-                "fingerprint",
-                file.sealed,
-                f"the content has {profile.fingerprint}, so it changed after it was written; "
-                "profile again, or drop the key to accept the content as it is",
-            )
-        )
+    mistakes = mistakes or seal_mistakes(file.sealed, profile.fingerprint, "profile")
     if mistakes:
         raise InvalidError(path / MARKER, mistakes)
     return profile
