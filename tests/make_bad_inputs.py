@@ -406,7 +406,13 @@ def plan_entries(good: Path) -> None:
     )
     one("version-7", edit("plan.json", put("format_version", value=7)), "format_version", "7", "1")
     one("cut-off-json", cut("plan.json", 200), "plan.json", "not valid JSON")
-    one("no-curve", lambda folder: shutil.rmtree(folder / "curve"), "curve", "no such profile")
+    one(
+        "no-curve",
+        lambda folder: shutil.rmtree(folder / "curve"),
+        "curve",
+        "there is no",
+        "profile folder",
+    )
     one("cut-off-order", cut("order.bin", 100), "order.bin", "cut off", "plan again")
     one("no-order", remove("order.bin"), "order.bin", "missing", "plan again")
     one("order-row-twice", _copy_first_row, "order.item", "twice in the row order")

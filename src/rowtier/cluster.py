@@ -19,6 +19,7 @@ from rowtier.fields import Bytes, BytesPerSecond, Name, PositiveCount, Seconds
 from rowtier.files import Noun, StrPath, duplicates, mappings
 
 DEVICE = "device"
+MOST_DEVICES = 2**16
 
 
 class Tier(Noun):
@@ -93,6 +94,7 @@ class Cluster(Noun):
         for index, name in duplicates([DEVICE, *names]):
             why = "stands twice" if name != DEVICE else "is taken by level 0"
             yield Mistake(f"levels[{index - 1}].name", name, f"{why}; give each level its own name")
+        yield from _too_many(data)
         for index, name in duplicates(s.get("name") for _, s in mappings(data, "servers")):
             yield Mistake(f"servers[{index}].name", name, "stands twice; give each its own name")
         for index, server in mappings(data, "servers"):
@@ -191,6 +193,15 @@ class Cluster(Noun):
         """All tier names, the devices' first, then the servers'."""
         tiers = [*self.device.tiers, *(tier for server in self.servers for tier in server.tiers)]
         return tuple(dict.fromkeys(tier.name for tier in tiers))
+
+
+def _too_many(data: Mapping[str, Any]) -> Iterator[Mistake]:
+    devices = 1
+    for _, level in mappings(data, "levels"):
+        size = level.get("size")
+        devices *= size if type(size) is int and size > 0 else 1
+    if devices > MOST_DEVICES:
+        yield Mistake("levels", devices, f"devices in all, and {MOST_DEVICES} is the most")
 
 
 def _tier_mistakes(

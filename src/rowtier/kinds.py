@@ -39,7 +39,12 @@ def _load_folder(path: Path) -> Plan | Profile | Noun:
         if (path / marker).exists():
             return kind.load(path)
     if (path / "tables.yaml").exists():
-        return Tables.load(path / "tables.yaml")
+        tables = Tables.load(path / "tables.yaml")
+        if (path / "data").is_dir():
+            from rowtier.profile.readers import open_source
+
+            open_source(path / "data", [name for table in tables for name in table.features])
+        return tables
     raise UserError(
         f"{path}: the folder holds none of {', '.join([*_FOLDERS, 'tables.yaml'])}; "
         "give a folder that rowtier wrote"

@@ -61,9 +61,9 @@ def test_measure_then_show(dataset: Path, tmp_path: Path) -> None:
 
 
 def test_untouched_rows_and_drift_raise_alerts(tmp_path: Path) -> None:
-    make_workload("drift", tmp_path / "d", samples=200_000, rows=20_000, rate=0.9)
+    make_workload("drift", tmp_path / "d", samples=300_000, rows=2000, rate=0.9)
     tables = tmp_path / "d" / "tables.yaml"
-    text = tables.read_text().replace("num_embeddings: 20000", "num_embeddings: 90000")
+    text = tables.read_text().replace("num_embeddings: 2000", "num_embeddings: 90000")
     assert "90000" in text
     tables.write_text(text)
     code, said, _ = profile(tmp_path / "d" / "data", tables, tmp_path / "p")
@@ -72,6 +72,22 @@ def test_untouched_rows_and_drift_raise_alerts(tmp_path: Path) -> None:
     assert "of 'item' is never touched" in flat
     assert "could be given back" in flat
     assert "hot set of 'item' changed" in flat
+
+
+def test_rows_that_a_small_sample_missed_are_not_called_waste(tmp_path: Path) -> None:
+    make_workload("drift", tmp_path / "d", samples=3000, rows=20_000, rate=0.0)
+    code, said, _ = profile(tmp_path / "d" / "data", tmp_path / "d" / "tables.yaml", tmp_path / "p")
+    assert code == 0
+    assert "could be given back" not in " ".join(said.split())
+    assert "of lookups to come will be there: profile more data" in " ".join(said.split())
+
+
+def test_the_same_profile_is_not_merged_twice(dataset: Path, tmp_path: Path) -> None:
+    profile(dataset / "data", dataset / "tables.yaml", tmp_path / "p")
+    code, _, errors = run("profile", "merge", *[str(tmp_path / "p")] * 2, "-o", str(tmp_path / "m"))
+    assert code == 2
+    assert "give each part of the data once" in errors
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_sample_is_a_sample_and_repeatable(dataset: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import typer
 from rowtier import __version__
 from rowtier.cli import compare, plan, profile, synth, validate, verify
 from rowtier.cli.show import WIDTH
-from rowtier.errors import InvalidError, RowtierError
+from rowtier.errors import InvalidError, Mistake, RowtierError
 
 MAX_LINES = 50  # of an error on a terminal
 
@@ -54,7 +54,7 @@ def _root(
 def main() -> None:
     """Run the command line; rowtier's own errors become a message and an exit code."""
     try:
-        app()
+        _run()
     except RowtierError as error:
         if "--json" in sys.argv:
             typer.echo(json.dumps({"error": _facts(error)}, ensure_ascii=False))
@@ -72,6 +72,18 @@ def main() -> None:
         # The reader (`| head`) went away: leave quietly, as other tools do.
         sys.stderr.close()
         sys.exit(1)
+
+
+def _run() -> None:
+    """Run; what pydantic refuses in an option's value is a user's mistake like any other."""
+    try:
+        app()
+    except ValueError as error:
+        if type(error).__name__ != "ValidationError":
+            raise
+        details = error.errors(include_url=False)  # type: ignore[attr-defined]
+        said = [Mistake(".".join(map(str, d["loc"])), d.get("input"), d["msg"]) for d in details]
+        raise InvalidError("options", said) from None
 
 
 def _facts(error: RowtierError) -> dict[str, object]:

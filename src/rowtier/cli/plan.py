@@ -34,12 +34,18 @@ def command(
     ] = None,
     time_limit: Annotated[float, typer.Option(help="recshard-milp: seconds for HiGHS.")] = 60.0,
     reserve: Annotated[
-        str, typer.Option(help="Share of every memory tier to leave free, such as 10%.")
-    ] = "0%",
+        float,
+        typer.Option(
+            parser=parse_share,
+            metavar="SHARE",
+            help="Share of every memory tier to leave free, such as 10%.",
+        ),
+    ] = "0%",  # type: ignore[assignment]
     json: show.JsonOption = False,
 ) -> None:
     """Place every row of the profile's tables on the cluster."""
     from rowtier.cluster import Cluster
+    from rowtier.cost.views import VIEWS
     from rowtier.evaluate.compare import Load
     from rowtier.files import check_replaceable
     from rowtier.plan.make import make_plan, planner
@@ -49,7 +55,7 @@ def command(
 
     planner(method)  # an unknown method is refused before anything is read
     options = PlanOptions(
-        reserve=parse_share(reserve), split=split, confidence=confidence, time_limit_s=time_limit
+        reserve=reserve, split=split, confidence=confidence, time_limit_s=time_limit
     )
     check_replaceable(output, "plan.json")
     statistics = Profile.load(profile)
@@ -69,17 +75,18 @@ def command(
         return
     total = sum(stats.table.stored_bytes for stats in statistics.stats)
     show.line(
-        f"{method} places {len(statistics.stats)} tables ({show_bytes(total)}) on "
+        f"{method} places {len(statistics.stats)} tables ({show_bytes(total)} with optimizer "
+        f"state) on "
         f"{machine.num_devices} devices of {machine.name}"
     )
     show.line(
-        f"expected step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g}, links "
-        f"{1e3 * load.links_s:.4g}); {load.slow_share:.1%} of all lookups are in a slower tier"
+        f"expected step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g} ms, links "
+        f"{1e3 * load.links_s:.4g} ms); {load.slow_share:.1%} of all lookups are in a slower tier"
     )
     if plan.certificate is not None:
         certificate = plan.certificate
         show.line(
-            f"{certificate.view}: {certificate.objective:.4g}, at most {certificate.gap:.2%} above "
-            f"the best possible; what binds is {certificate.binding}"
+            f"{VIEWS[certificate.view].says}: {show.amount(certificate)}, at most "
+            f"{certificate.gap:.2%} above the best possible; what binds is {certificate.binding}"
         )
     show.written(output)

@@ -12,6 +12,7 @@ from rowtier.cli import show
 from rowtier.units import parse_bytes, parse_share
 
 if TYPE_CHECKING:
+    from rowtier.profile.coverage import Enough
     from rowtier.profile.look import TableLook
     from rowtier.profile.profile import Profile
 
@@ -41,7 +42,8 @@ class _MeasureByDefault(TyperGroup):
 
 app = typer.Typer(
     cls=_MeasureByDefault,
-    help="Measure how a dataset touches every row: [bold]rowtier profile DATA[/bold] …",
+    help="Measure how a dataset touches every row. `rowtier profile DATA --tables … -o …` is "
+    "short for `rowtier profile measure DATA …`.",
     no_args_is_help=True,
 )
 
@@ -135,12 +137,16 @@ def merge(
     json: show.JsonOption = False,
 ) -> None:
     """Add up profiles of parts of the data, exactly and in any order."""
+    from rowtier.errors import UserError
     from rowtier.files import check_replaceable
     from rowtier.profile.merge import merge_profiles
     from rowtier.profile.profile import Profile
 
     check_replaceable(output, "profile.json")
-    profile = merge_profiles(Profile.load(path) for path in profiles)
+    parts = [Profile.load(path) for path in profiles]
+    if len({part.fingerprint for part in parts}) < len(parts):
+        raise UserError("two of the profiles are the same; give each part of the data once")
+    profile = merge_profiles(parts)
     profile.save(output)
     _report(profile, json, DEFAULT_CUT)
     if not json:
@@ -162,7 +168,11 @@ def _report(profile: Profile, json: bool, cut: float, full: bool = False) -> Non
     judged = _judgements(profile, cut)
     if json:
         tables = [
-            {**look.to_dict(), "alerts": list(alerts(look)), "cut": judged.get(look.name)}
+            {
+                **look.to_dict(),
+                "alerts": list(alerts(look)),
+                "cut": vars(judged[look.name]) if look.name in judged else None,
+            }
             for look in looks
         ]
         show.as_json({"form": profile.form, "fingerprint": profile.fingerprint, "tables": tables})
@@ -175,9 +185,13 @@ def _report(profile: Profile, json: bool, cut: float, full: bool = False) -> Non
     said = [text for look in looks for text in alerts(look)]
     for text in said if full else said[:MAX_TABLES]:
         show.line(f"! {text}")
-    for look in shown[: None if full else 5]:
-        if look.name in judged:
-            show.line(f"{look.name}: {judged[look.name]}")
+    doubtful = [look.name for look in looks if look.name in judged and not judged[look.name].enough]
+    if judged and not doubtful:
+        show.line(f"the data is enough to cut every table at {cut:.0%} of its rows")
+    for name in doubtful if full else doubtful[:5]:
+        show.line(f"{name}: {judged[name]}")
+    if len(doubtful) > 5 and not full:
+        show.line(f"… and {len(doubtful) - 5} more tables to be doubted: --full shows them")
 
 
 def _verdict(profile: Profile) -> None:
@@ -222,7 +236,7 @@ def _table(looks: list[TableLook]) -> None:
     show.line("50 %, 90 %, 99 %: how many of the hottest rows serve that share of lookups to come")
 
 
-def _judgements(profile: Profile, cut: float) -> dict[str, str]:
+def _judgements(profile: Profile, cut: float) -> dict[str, Enough]:
     """Whether the data is enough for a cut, in words, where rows were counted."""
     from rowtier.profile.coverage import enough
 
@@ -232,5 +246,5 @@ def _judgements(profile: Profile, cut: float) -> dict[str, str]:
             late = stats.counts.late if stats.counts.late.any() else None
             ranks = max(1, round(cut * stats.table.num_embeddings))
             rows = stats.table.num_embeddings
-            found[stats.table.name] = str(enough(stats.counts.counts, late, rows, ranks))
+            found[stats.table.name] = enough(stats.counts.counts, late, rows, ranks)
     return found

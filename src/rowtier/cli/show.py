@@ -14,6 +14,8 @@ import typer
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from rowtier.plan.plan import Certificate
+
 WIDTH = 100
 
 JsonOption = Annotated[
@@ -42,6 +44,16 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 def line(text: str = "") -> None:
     """Print a line of text, wrapped to 100 columns."""
     _console().print(text, highlight=False, markup=False)
+
+
+def amount(certificate: Certificate) -> str:
+    """A plan's objective in the unit of its view."""
+    from rowtier.cost.views import VIEWS
+    from rowtier.units import show_bytes
+
+    if VIEWS[certificate.view].unit == "s":
+        return f"{1e3 * certificate.objective:.4g} ms"
+    return show_bytes(certificate.objective)
 
 
 def written(path: Path) -> None:

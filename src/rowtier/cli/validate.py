@@ -36,7 +36,7 @@ def command(
         show.as_json({"entry": str(entry), "valid": True, **facts})
     else:
         listed = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "kind")
-        show.line(f"{entry}: a valid {facts['kind']} file ({listed})")
+        show.line(f"{entry}: valid {facts['kind']} ({listed})")
 
 
 def describe(found: Plan | Profile | Noun) -> dict[str, Any]:

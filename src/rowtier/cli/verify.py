@@ -14,6 +14,7 @@ def command(
     plan: Annotated[Path, typer.Argument(help="A plan folder.")], json: show.JsonOption = False
 ) -> None:
     """Recompute a plan's invariants, objective and gap (exit code 2 if a claim does not hold)."""
+    from rowtier.cost.views import VIEWS
     from rowtier.errors import InvalidError
     from rowtier.plan.plan import Plan
     from rowtier.plan.verify import verify
@@ -28,7 +29,8 @@ def command(
         show.line("the plan holds; it claims no objective, so there is no gap to check")
     else:
         show.line(
-            f"the plan holds: {verdict.recomputed:.6g} in view {verdict.view!r}, at most "
-            f"{verdict.gap:.2%} above the best possible ({verdict.bound:.6g})"
+            f"the plan holds: {verdict.recomputed:.6g} {VIEWS[verdict.view].unit} in view "
+            f"{verdict.view!r}, at most {verdict.gap:.2%} above the best possible "
+            f"({verdict.bound:.6g} {VIEWS[verdict.view].unit})"
         )
     show.line(f"expected step time: {1e3 * verdict.step_s:.4g} ms")

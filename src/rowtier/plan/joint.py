@@ -52,7 +52,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     found += filter(None, [maker.bands(even, best_prices(even, capacity)[0], 1)])
     found += _other_methods(profile, cluster, options)
     if not found:
-        raise _infeasible(profile, cluster)
+        raise _infeasible(profile, cluster, options.reserve)
     costs = [step_cost(bands, profile, cluster, None, cost).step_s for bands in found]
     best = int(np.argmin(costs))
     certificate = Certificate(
@@ -245,13 +245,14 @@ def _binding(priced: Priced, capacity: Floats, cluster: Cluster) -> str:
     if priced.used_bytes[dearest] > 0.99 * capacity[dearest]:
         saved_s = priced.prices[dearest] * 2**30
         return f"capacity of {names[dearest]}: one more GiB per device saves {saved_s:.3g} s a step"
-    return "bandwidths: no memory is full"
+    return "bandwidths and latencies: more memory would save nothing"
 
 
-def _infeasible(profile: Profile, cluster: Cluster) -> InfeasibleError:
+def _infeasible(profile: Profile, cluster: Cluster, reserve: float) -> InfeasibleError:
     needed = sum(stats.table.stored_bytes for stats in profile.stats)
-    there = sum(size for _, size in memories(cluster)) * cluster.num_devices
+    there = sum(size for _, size in memories(cluster, reserve)) * cluster.num_devices
+    less = f" (with {reserve:.0%} reserved)" if reserve else ""
     return InfeasibleError(
-        f"the tables need {show_bytes(needed)} and {cluster.name!r} has {show_bytes(there)}: "
+        f"the tables need {show_bytes(needed)} and {cluster.name!r} has {show_bytes(there)}{less}: "
         "add capacity, a tier or devices"
     )

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 
 from rowtier.cluster import Cluster
 from rowtier.errors import UserError
+from rowtier.files import StrPath
 from rowtier.plan.check import find_mistakes
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
@@ -33,13 +34,20 @@ METHODS: Mapping[str, str] = {
 
 
 def make_plan(
-    profile: Profile,
-    cluster: Cluster,
+    profile: Profile | StrPath,
+    cluster: Cluster | StrPath,
     method: str = "joint",
     options: PlanOptions | None = None,
 ) -> Plan:
-    """Place every row of a profile's tables on a cluster, and check the result."""
+    """Place every row of a profile's tables on a cluster, and check the result.
+
+    Both may be given as a path, and the cluster by the name of a preset.
+    """
     options = options or PlanOptions()
+    if not isinstance(profile, Profile):
+        profile = Profile.load(profile)
+    if not isinstance(cluster, Cluster):
+        cluster = Cluster.open(cluster)
     plan = planner(method)(profile.for_planning(options.confidence), cluster, options)
     mistakes = [str(mistake) for mistake in find_mistakes(plan)]
     assert not mistakes, f"{method} made a broken plan: {mistakes[:3]}"

@@ -17,6 +17,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _SPARK_WIDTH = 12
 _WASTE_SHARE, _WASTE_BYTES = 0.2, 2**20
 _CHANGED = 0.1
+_UNSEEN = 0.01
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class TableLook:
     wasted_bytes: int
     distinct_ids: int | None
     collisions: int | None  # ids that share a row with another one
+    unseen_share: float  # of lookups to come that will fall on rows never touched so far
     hot_set_change: float | None  # beyond what chance explains
     longest: int
 
@@ -62,6 +64,7 @@ def look_at(stats: TableStats) -> TableLook:
         wasted_bytes=stats.untouched * stats.table.stored_row_bytes,
         distinct_ids=distinct,
         collisions=None if distinct is None else max(0, distinct - stats.touched),
+        unseen_share=float(1 - curve.share(stats.touched)) if stats.lookups else 0.0,
         hot_set_change=_change(stats, served[0]),
         longest=max(lengths, default=0),
     )
@@ -70,7 +73,13 @@ def look_at(stats: TableStats) -> TableLook:
 def alerts(look: TableLook) -> Iterator[str]:
     """What an engineer should know before planning with these statistics."""
     untouched = look.rows - look.touched
-    if untouched > _WASTE_SHARE * look.rows and look.wasted_bytes > _WASTE_BYTES:
+    wasted = untouched > _WASTE_SHARE * look.rows and look.wasted_bytes > _WASTE_BYTES
+    if wasted and look.unseen_share > _UNSEEN:
+        yield (
+            f"{untouched / look.rows:.0%} of {look.name!r} was not touched, but "
+            f"{look.unseen_share:.1%} of lookups to come will be there: profile more data"
+        )
+    elif wasted:
         yield (
             f"{untouched / look.rows:.0%} of {look.name!r} is never touched: "
             f"{show_bytes(look.wasted_bytes)} could be given back"

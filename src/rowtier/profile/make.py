@@ -72,7 +72,7 @@ class Job:
 
 def make_profile(
     data: StrPath | Iterable[Any],
-    tables: Tables,
+    tables: Tables | StrPath,
     options: ProfileOptions | None = None,
     *,
     progress: Progress | None = None,
@@ -84,6 +84,8 @@ def make_profile(
     KeyedJaggedTensors or of dicts feature → (values, lengths).
     """
     options = options or ProfileOptions()
+    if not isinstance(tables, Tables):
+        tables = Tables.load(tables)
     features = [name for table in tables for name in table.features]
     source = open_source(data, features)
     if options.sample < 1:

@@ -102,7 +102,12 @@ def load(folder: StrPath, whole: bool = True) -> Profile:
     """
     path = Path(folder)
     if not path.is_dir():
-        raise UserError(f"{path}: there is no such profile folder; make one with rowtier synth rm1")
+        what = "is a file where" if path.exists() else "there is no"
+        raise UserError(f"{path}: {what} a profile folder is wanted; make one with rowtier profile")
+    if not (path / MARKER).exists():
+        raise UserError(
+            f"{path}: holds no {MARKER}, so it is no profile; make one with rowtier profile"
+        )
     data = read_mapping(path / MARKER)
     check_version(path / MARKER, data)
     file = parse(_ProfileFile, data, path / MARKER)
