@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rowtier.band import Band
 from rowtier.cluster import Cluster
+from rowtier.cost.views import access_time_s
 from rowtier.errors import InfeasibleError
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Certificate, Plan
@@ -32,7 +32,7 @@ from rowtier.plan.solve.machine import Machine, machine_of, tiers_by_speed
 from rowtier.plan.solve.parts import Part, bands_of, heavy_rows_cut, item_of, whole_tables
 from rowtier.plan.solve.split import solve_split
 from rowtier.plan.solve.whole import solve_whole
-from rowtier.profile.curve import Curve, Floats
+from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
 from rowtier.units import show_bytes
 
@@ -144,7 +144,9 @@ class Problem:
         reserved = f", {self.options.reserve:.0%} reserved," if self.options.reserve else ""
         shared = [tier.name for tier in self.cluster.device.tiers if tier.shared_by]
         even = f" with equal parts of {', '.join(shared)}" if shared else ""
-        return f"the {self.machine.devices} devices of {self.cluster.name!r}{reserved}{even}"
+        servers = " (servers are passed over)" if self.cluster.servers else ""
+        name = f"the {self.machine.devices} devices of {self.cluster.name!r}"
+        return f"{name}{servers}{reserved}{even}"
 
     def _name(self, item: int) -> str:
         return self.parts[item].stats.table.name
@@ -163,9 +165,11 @@ class Problem:
         """The plan of a layout, its time computed anew from the bands."""
         bands = bands_of(parts, layout, self.cluster)
         plan = Plan.build(method, self.profile, self.cluster, bands)
+        objective = float(recshard_time_s(plan).max())
+        assert objective >= bound.seconds, f"{objective} beats {bound}"
         certificate = Certificate(
             view="recshard",
-            objective=float(recshard_time_s(plan).max()),
+            objective=objective,
             bound=bound.seconds,
             binding=self._binding(bound),
         )
@@ -190,40 +194,4 @@ class Problem:
 
 def recshard_time_s(plan: Plan) -> Floats:
     """RecShard's objective per holder: seconds a step to read every lookup from its tier."""
-    cluster = plan.cluster
-    seconds = np.zeros(cluster.num_holders)
-    speeds = [
-        {tier.name: tier.bandwidth_bytes_per_s for tier in cluster.tiers_of(holder)}
-        for holder in range(cluster.num_holders)
-    ]
-    groups = {
-        scope: [cluster.members(level, g) for g in range(cluster.num_groups(level))]
-        for level, scope in enumerate(cluster.scopes)
-    }
-    sizes = {scope: cluster.group_size(cluster.level_of(scope)) for scope in cluster.scopes}
-    for stats in plan.profile.stats:
-        for band in plan.bands[stats.table.name]:
-            size = sizes[band.scope]
-            members = band.member_list(size)
-            width = band.width(stats.table.embedding_dim) * stats.table.item_bytes
-            read = plan.profile.lookups_per_step(stats) * size * width
-            shares = _member_shares(stats.curve, band, len(members)) * read
-            for group in groups[band.scope]:
-                for member, share in zip(members, shares.tolist(), strict=True):
-                    seconds[group[member]] += share / speeds[group[member]][band.tier]
-    return seconds
-
-
-def _member_shares(curve: Curve, band: Band, members: int) -> Floats:
-    """Share of a table's lookups that falls on each member's rows of a band."""
-    first = int(np.searchsorted(curve.stops, band.start, side="right"))
-    last = int(np.searchsorted(curve.stops, band.stop, side="left")) + 1
-    heat = curve.probabilities[first:last]
-    edges = np.concatenate(([0], np.minimum(curve.stops[first:last], band.stop) - band.start))
-    if members == 1:
-        return np.array([np.diff(edges) @ heat])
-    if band.order == "blocks":  # row ids are hashes: every block is as likely as another
-        return float(np.diff(edges) @ heat) * band.rows_per_member(members) / band.rows
-    position = (np.arange(members)[:, None] - band.offset) % members
-    held = np.diff(-((position - edges) // members), axis=1)
-    return np.asarray(held @ heat)
+    return access_time_s(plan.bands, plan.profile, plan.cluster, plan.order)

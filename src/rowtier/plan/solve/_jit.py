@@ -1,23 +1,13 @@
-"""Compile a function with numba, keeping its type for the type checker."""
+"""Compiled functions that call each other across files, and machine code that is never stale."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar, cast
 
-from numba import njit
+from rowtier.jit import compiled
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def compiled(function: F) -> F:
-    """Compile a function and keep the machine code for the next process."""
-    try:
-        return cast(F, njit(cache=True)(function))
-    except RuntimeError:  # nowhere to keep it: a read-only installation without a home
-        return cast(F, njit(function))
+__all__ = ["compiled"]
 
 
 def _forget_stale_code(folder: Path) -> None:

@@ -13,6 +13,7 @@ from rowtier.plan.solve.heat import Floats, Heat, Ints, read_until
 from rowtier.plan.solve.machine import Machine
 
 SAFETY = 1 - 1e-9  # rounding errors must not lift a bound above the truth
+_NOISE = 1e-9  # what sums of equal things may differ by
 _PAIRS = 64  # devices up to which all pairs of large items are tried
 _LARGE = 64  # items that are tried as too large to leave room for others
 _VIEWS = 24  # prices at which they are tried, about
@@ -168,7 +169,8 @@ def _impossible(field: _Field, devices: int, time: float) -> bool:
             total += unused[most]
         unused[most] = 0.0
     total = max(total, _unused(field, full, apart[:count]))
-    return bool(needed + total > devices * full[field.at])
+    # Where all other items fit beside the large ones, both sides are the same sum.
+    return bool(needed + total > devices * full[field.at] * (1 + _NOISE))
 
 
 @compiled

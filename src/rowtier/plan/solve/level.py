@@ -28,10 +28,11 @@ class Levelling:
         self.heat, self.machine, self.layout = heat, machine, layout
         pieces, owner, devices = layout.pieces, layout.owner, machine.devices
         self._on: list[list[int]] = [[] for _ in range(devices)]  # pieces
-        self._holders: dict[int, set[int]] = defaultdict(set)  # devices, by item
+        self._homes: dict[int, set[int]] = defaultdict(set)  # devices, by item
+        self._slices: dict[int, list[Slice]] = defaultdict(list)  # by item
         for piece, (item, device) in enumerate(zip(pieces.item, owner, strict=True)):
             self._on[int(device)].append(piece)
-            self._holders[int(item)].add(int(device))
+            self._homes[int(item)].add(int(device))
         seconds, held = needs_of(heat, pieces, layout.cuts, machine.costs)
         self.seconds = np.bincount(owner, seconds, devices)
         self.used = np.zeros((devices, len(machine.sizes)), dtype=np.int64)
@@ -85,8 +86,7 @@ class Levelling:
                 surplus, room = self._surplus(device, tier), -self._surplus(receiver, tier)
                 if surplus <= 0:
                     return
-                if self._may_take(receiver, piece):
-                    self._give_coldest(piece, tier, receiver, surplus, room)
+                self._give_coldest(piece, tier, receiver, surplus, room)
 
     def _givers(self, device: int, tier: int) -> list[int]:
         """Pieces with ranks to give; those of few ways first, because they make fewer bands."""
@@ -94,8 +94,12 @@ class Levelling:
         runs = ((p, int(self._end[p, tier] - self._begin[p, tier])) for p in self._on[device])
         return [p for _, _, p in sorted((ways[item[p]], -run, p) for p, run in runs if run > 0)]
 
-    def _may_take(self, device: int, piece: int) -> bool:
-        return device not in self._holders[int(self.layout.pieces.item[piece])]
+    def _may_take(self, device: int, item: int, start: int, stop: int) -> bool:
+        """Whether a device holds nothing else of these ranks: a band has a member once."""
+        return device not in self._homes[item] and not any(
+            taken.device == device and taken.start < stop and start < taken.stop
+            for taken in self._slices[item]
+        )
 
     def _give_coldest(self, piece: int, tier: int, to: int, surplus: int, room: int) -> None:
         item, ways, _ = self._piece(piece)
@@ -103,7 +107,7 @@ class Levelling:
         rows = min(-(-surplus // row_bytes), room // row_bytes)
         end = int(self._end[piece, tier])
         start = max(int(self._begin[piece, tier]), end - rows * ways)
-        if start < end:
+        if start < end and self._may_take(to, item, start, end):
             self._end[piece, tier] = start
             self._give(piece, tier, start, end, to)
 
@@ -122,7 +126,7 @@ class Levelling:
                         return
                     excess = float(self.seconds[device]) - limit
                     amount = min(excess, limit - float(self.seconds[receiver]))
-                    if amount > 0 and self._may_take(receiver, piece):
+                    if amount > 0:
                         self._give_worth(piece, tier, receiver, amount)
 
     def _give_worth(self, piece: int, tier: int, to: int, seconds: float) -> None:
@@ -132,11 +136,31 @@ class Levelling:
             return
         read = seconds / float(self.machine.costs[tier])
         start, stop = run_worth(self.heat, item, ways, residue, begin, end, read)
-        room = max(0, -self._surplus(to, tier)) // int(self.heat.row_bytes[item])
-        stop = min(stop, start + room * ways)
+        if start == stop or not self._may_take(to, item, start, stop):
+            return
+        row_bytes = int(self.heat.row_bytes[item])
+        moved = rows_between(ways, residue, start, stop) * row_bytes
+        giver, room = int(self.layout.owner[piece]), max(0, -self._surplus(to, tier))
+        if moved > room and not self._make_room(to, tier, moved, giver):
+            stop = min(stop, start + room // row_bytes * ways)
         if start < stop:
             self._begin[piece, tier] = stop
             self._give(piece, tier, start, stop, to)
+
+    def _make_room(self, device: int, tier: int, moved: int, giver: int) -> bool:
+        """Have a device give its coldest ranks for those it gets; False if they do not fit."""
+        short = moved + self._surplus(device, tier)
+        spare = moved - self._surplus(giver, tier)
+        for piece in self._givers(device, tier):
+            item, ways, _ = self._piece(piece)
+            row_bytes = int(self.heat.row_bytes[item])
+            rows, end = -(-short // row_bytes), int(self._end[piece, tier])
+            start = end - rows * ways
+            fits = rows * row_bytes <= spare and start >= self._begin[piece, tier]
+            if fits and self._may_take(giver, item, start, end):
+                self._give_coldest(piece, tier, giver, short, spare)
+                return True
+        return False
 
     def _piece(self, piece: int) -> tuple[int, int, int]:
         pieces = self.layout.pieces
@@ -151,8 +175,8 @@ class Levelling:
         for device, sign in ((giver, -1), (to, 1)):
             self.used[device, tier] += sign * moved
             self.seconds[device] += sign * read * float(self.machine.costs[tier])
-        self._holders[item].add(to)
-        self.layout.slices.append(Slice(piece, start, stop, to))
+        self._slices[item].append(Slice(piece, start, stop, to))
+        self.layout.slices.append(self._slices[item][-1])
 
 
 def _held(heat: Heat, items: Ints, cuts: Ints) -> Ints:

@@ -51,8 +51,9 @@ def _levelled(
             # Where levels differ a little, whole items absorb it: no slice, hardly any loss.
             level.refill()
         level.fit()
-        aim = bound.seconds * (1 + tolerance / 2)
-        level.even_out(max(aim, float(level.seconds.mean())))
+        mean = float(level.seconds.mean())
+        if not refill or mean <= bound.seconds * (1 + tolerance):
+            level.even_out(max(mean, bound.seconds * (1 + tolerance / 2)))
         if level.fits:
             yield Solution(layout, float(level.seconds.max()), bound)
 
@@ -66,6 +67,7 @@ def _pool_cuts(heat: Heat, machine: Machine) -> Ints:
     items = np.arange(heat.items, dtype=np.int64)
     if fill_tiers(heat, items, sizes, cuts) > 0:
         fill_tiers(heat, items, machine.devices * machine.sizes, cuts)
+    cuts[-1] = heat.rows
     return cuts
 
 

@@ -1,0 +1,168 @@
+"""How fast `recshard` plans, and how far from the best its plans can be.
+
+Instances: RecShard-like models (`synth.rm`: rm2, and rm2 with `fat` tables), seeds 0 to 9.
+More than 397 tables are those of several seeds. Devices have RecShard's bandwidths. Fast
+memory holds a quarter (seed 0) to a half (seed 9) of the bytes of rows that are read, and
+slow memory twice all bytes, or the largest table if that is more.
+
+Seconds are CPU seconds of all threads, from a profile in memory to a checked plan. The
+profile's own fingerprint, imports and compilation are left out; `compile_seconds` is what a
+new process pays once for imports and for code that was compiled and kept by an earlier one.
+"""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from typing import Any
+
+from _form import Measured, run
+
+from rowtier.cluster import Cluster, Device, Level, Tier
+from rowtier.plan.make import make_plan
+from rowtier.plan.options import PlanOptions
+from rowtier.profile.curve import Curve
+from rowtier.profile.profile import Profile, TableStats
+from rowtier.synth.rm import BATCH_SIZE, rm_profile
+
+MODEL = "rm2"
+SEEDS = 10
+RUNS: dict[str, tuple[int, int, PlanOptions]] = {
+    "397x16_split": (397, 16, PlanOptions(split=True)),
+    "397x16_unsplit": (397, 16, PlanOptions()),
+    "1000x128": (1000, 128, PlanOptions(split=True)),
+    "5000x1024": (5000, 1024, PlanOptions(split=True)),
+    "5000x1024_1pct": (5000, 1024, PlanOptions(split=True, tolerance=0.01)),
+}
+GOALS: dict[str, Any] = {
+    "gap_397x16_split": ("<=", 0.001),
+    "seconds_397x16_split": ("<=", 2.0),
+    "gap_397x16_unsplit": ("<=", 0.0025),
+    "seconds_397x16_unsplit": ("<=", 2.0),
+    "gap_1000x128": ("<=", 0.002),
+    "seconds_1000x128": ("<=", 5.0),
+    "gap_5000x1024": ("<=", 0.0025),
+    "seconds_5000x1024": ("<=", 30.0),
+    "gap_5000x1024_1pct": ("<=", 0.01),
+    "seconds_5000x1024_1pct": ("<=", 5.0),
+    "compile_seconds": ("<=", 5.0),
+}
+
+
+def measure(quick: bool) -> Measured:
+    """Every run on every instance; the figures are the worst of each."""
+    warm_up()
+    compile_seconds = float(_own_process("start"))
+    rows: list[dict[str, object]] = []
+    for tables, devices in dict.fromkeys((tables, devices) for tables, devices, _ in RUNS.values()):
+        if quick and tables > 1000:
+            continue
+        for fat in (False, True):
+            for seed in range(2 if quick else SEEDS):
+                rows += measure_instance(tables, devices, seed, fat)
+    figures: dict[str, float | None] = {}
+    for name in RUNS:
+        found = [row for row in rows if row["run"] == name]
+        for key in ("gap", "seconds"):
+            values = [float(str(row[key])) for row in found]
+            figures[f"{key}_{name}"] = max(values) if values else None
+    return Measured(rows, figures | {"compile_seconds": compile_seconds})
+
+
+def measure_instance(tables: int, devices: int, seed: int, fat: bool) -> list[dict[str, object]]:
+    """The runs of one size on one instance."""
+    profile = model(tables, seed, fat)
+    cluster = machine(profile, devices, fast_share=0.25 + 0.25 * seed / (SEEDS - 1))
+    rows: list[dict[str, object]] = []
+    for name, (wanted_tables, wanted_devices, options) in RUNS.items():
+        if (wanted_tables, wanted_devices) != (tables, devices):
+            continue
+        seconds, gap, bands = plan(profile, cluster, options)
+        kind = "fat" if fat else "rm"
+        measured = {"seconds": seconds, "gap": gap, "bands": bands}
+        rows.append({"run": name, "kind": kind, "seed": seed, **measured})
+    return rows
+
+
+def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> tuple[float, float, int]:
+    """CPU seconds, gap and number of bands of one plan."""
+    # Curves remember what was computed from them: new ones, so that every run starts alike.
+    curves = [Curve(s.curve.stops, s.curve.lookups) for s in profile.stats]
+    fresh = [replace(s, bucketed=c) for s, c in zip(profile.stats, curves, strict=True)]
+    profile = Profile(profile.batch_size, tuple(fresh))
+    _ = profile.fingerprint
+    gc.collect()
+    before = time.process_time()
+    made = make_plan(profile, cluster, "recshard", options)
+    seconds = time.process_time() - before
+    assert made.certificate is not None
+    return seconds, made.certificate.gap, sum(len(bands) for bands in made.bands.values())
+
+
+def model(tables: int, seed: int, fat: bool) -> Profile:
+    """As many tables as wanted, from as many seeds as that takes."""
+    found: list[TableStats] = []
+    while len(found) < tables:
+        part = rm_profile(MODEL, seed + 1000 * (len(found) // 397), fat)
+        found += [_renamed(stats, len(found) + i) for i, stats in enumerate(part.stats)]
+    return Profile(BATCH_SIZE, tuple(found[:tables]))
+
+
+def _renamed(stats: TableStats, index: int) -> TableStats:
+    feature = stats.features[0].model_copy(update={"name": f"f{index}"})
+    named = {"name": f"t{index}", "features": (feature.name,)}
+    table = stats.table.model_copy(update=named)
+    return replace(stats, table=table, features=(feature,))
+
+
+def machine(profile: Profile, devices: int, fast_share: float) -> Cluster:
+    """Devices in nodes of eight, with fast memory for a share of the rows that are read."""
+    read = sum(s.curve.ranks * s.table.stored_row_bytes for s in profile.stats)
+    total = sum(s.table.stored_bytes for s in profile.stats)
+    largest = max(s.table.stored_bytes for s in profile.stats)
+    fast, slow = int(fast_share * read / devices), max(2 * total // devices, largest)
+    return Cluster(
+        name=f"{devices} devices",
+        levels=(
+            Level(name="node", size=8, bandwidth_bytes_per_s=3e11),
+            Level(name="cluster", size=devices // 8, bandwidth_bytes_per_s=2.5e10),
+        ),
+        device=Device(
+            tiers=(
+                Tier(name="hbm", capacity_bytes=fast, bandwidth_bytes_per_s=1.5e12),
+                Tier(name="dram", capacity_bytes=slow, bandwidth_bytes_per_s=1.6e10),
+            )
+        ),
+    )
+
+
+def warm_up() -> None:
+    """Run everything that is compiled, on small models."""
+    for tables, seed in ((8, 0), (60, 1), (60, 2)):
+        profile = model(tables, seed, fat=True)
+        for split in (False, True):
+            # No gap is small enough, so that every part of the search is used.
+            plan(profile, machine(profile, 8, 0.3), PlanOptions(split=split, tolerance=0.0))
+
+
+def _own_process(task: str) -> str:
+    script = [sys.executable, __file__, task]
+    return subprocess.run(script, check=True, capture_output=True, text=True).stdout
+
+
+def _print_start() -> None:
+    """CPU seconds of this process until it has planned once, less those of planning again."""
+    warm_up()
+    first = time.process_time()
+    warm_up()
+    print(2 * first - time.process_time())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["start"]:
+        _print_start()
+    else:
+        run("plan_scale", measure, goals=GOALS)
