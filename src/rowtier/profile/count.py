@@ -86,15 +86,24 @@ class TableCounter:
 
     def add(self, feature: str, chunk: Chunk, where: Place) -> None:
         """Count one feature's ids of a chunk; `where` is named in an error."""
-        ids = chunk.features[feature]
+        ids, lengths = chunk.features[feature], None
         rows = self._rows(ids, feature, where)
-        lengths = ids.lengths
-        if rows is None:
-            ids = self._without_outside(ids, chunk.samples)
-            rows, lengths = self._rows(ids, feature, where), ids.lengths
-            assert rows is not None
-        self._features[feature].add(chunk.samples, lengths)
-        self._counters[int(chunk.late)].add(rows, self._first)
+        counters = self._counters[int(chunk.late)]
+        counted = counters.add(rows, self._first)
+        if counted < len(rows) and not self._all_rows_are_here(rows, counters):
+            outside = (rows < 0) | (rows >= self.table.num_embeddings)
+            mended = self._mended(rows[outside], ids, feature, where)
+            if mended is None:
+                lengths = _lengths_without(ids, outside, chunk.samples)
+            else:
+                counters.add(mended, self._first)
+        self._features[feature].add(chunk.samples, ids.lengths if lengths is None else lengths)
+
+    def _all_rows_are_here(self, rows: Ints, counters: Counters) -> bool:
+        """Whether what was not counted is in the table, but counted in another pass."""
+        if len(counters.low) == self.table.num_embeddings:
+            return False
+        return int(first_outside(rows, self.table.num_embeddings)) < 0
 
     def finish(self, samples: int, with_features: bool = True) -> TableStats:
         """The statistics; the counters are given up.
@@ -110,8 +119,8 @@ class TableCounter:
         distinct = None if self._distinct is None else self._distinct.finish()
         return TableStats.counted(self.table, samples, features, counts, distinct)
 
-    def _rows(self, ids: Ids, feature: str, where: Place) -> Ints | None:
-        """The rows of ids; None if some are to be dropped first."""
+    def _rows(self, ids: Ids, feature: str, where: Place) -> Ints:
+        """The rows of ids; taken as they are, some may be outside of the table."""
         if not isinstance(ids.values, np.ndarray):
             return self._hashed(self._hash_strings(ids, feature, where))
         if self.table.ids == "hash":
@@ -120,8 +129,7 @@ class TableCounter:
             assert self._distinct is not None
             self._distinct.add(hash_ints(ids.values, np.uint64(self.table.hash_seed)))
             return ids.values % self.table.num_embeddings
-        outside = int(first_outside(ids.values, self.table.num_embeddings))
-        return ids.values if outside < 0 else self._mended(ids, outside, feature, where)
+        return ids.values
 
     def _hashed(self, hashes: Hashes) -> Ints:
         assert self._distinct is not None
@@ -137,32 +145,31 @@ class TableCounter:
             )
         return hash_strings(ids.values, self.table.hash_seed)
 
-    def _mended(self, ids: Ids, outside: int, feature: str, where: Place) -> Ints | None:
-        values, last = ids.values, self.table.num_embeddings - 1
-        assert isinstance(values, np.ndarray)
+    def _mended(self, outside: Ints, ids: Ids, feature: str, where: Place) -> Ints | None:
+        """The rows that ids outside of the table count for; None if they are dropped."""
+        last = self.table.num_embeddings - 1
         if self._policy == "clip":
-            return np.clip(values, 0, last)
+            return np.clip(outside, 0, last)
         if self._policy == "hash":
-            wrong = (values < 0) | (values > last)
-            hashes = hash_ints(values, np.uint64(self.table.hash_seed))
-            return np.where(wrong, hashed_rows(hashes, self.table), values)
+            return hashed_rows(hash_ints(outside, np.uint64(self.table.hash_seed)), self.table)
         if self._policy == "drop":
             return None
-        sample = where.first_sample + _sample_of(outside, ids.lengths)
+        assert isinstance(ids.values, np.ndarray)
+        first = int(first_outside(ids.values, self.table.num_embeddings))
+        sample = where.first_sample + _sample_of(first, ids.lengths)
         raise UserError(
-            f"{where.path}: feature {feature!r} has id {values[outside]} in sample {sample}, and "
+            f"{where.path}: feature {feature!r} has id {outside[0]} in sample {sample}, and "
             f"table {self.table.name!r} has rows 0 to {last}: raise num_embeddings, write "
             "`ids: modulo` or `ids: hash` for the table, or choose --on-out-of-range clip, drop "
             "or hash"
         )
 
-    def _without_outside(self, ids: Ids, samples: int) -> Ids:
-        values = ids.values
-        assert isinstance(values, np.ndarray)
-        keep = (values >= 0) & (values < self.table.num_embeddings)
-        lengths = np.ones(samples, dtype=np.int64) if ids.lengths is None else ids.lengths
-        owner = np.repeat(np.arange(samples), lengths)
-        return Ids(values[keep], np.bincount(owner[keep], minlength=samples))
+
+def _lengths_without(ids: Ids, outside: NDArray[np.bool_], samples: int) -> Ints:
+    """How many ids each sample has, once some are dropped."""
+    lengths = np.ones(samples, dtype=np.int64) if ids.lengths is None else ids.lengths
+    dropped = np.bincount(np.repeat(np.arange(samples), lengths)[outside], minlength=samples)
+    return np.asarray(lengths - dropped)
 
 
 class Counters:
@@ -172,13 +179,15 @@ class Counters:
         self.low = np.zeros(rows, dtype=np.uint8)
         self._over: list[Ints] = []
 
-    def add(self, rows: Ints, first_row: int) -> None:
-        """Count rows; those outside of `first_row` and the rows after it are passed over."""
-        over = np.empty(_BLOCK, dtype=np.int64)
+    def add(self, rows: Ints, first_row: int) -> int:
+        """Count rows from `first_row` on; how many: those before or far behind are passed over."""
+        over, counted = np.empty(_BLOCK, dtype=np.int64), 0
         for start in range(0, len(rows), _BLOCK):
-            found = int(_count(rows[start : start + _BLOCK], self.low, first_row, over))
+            found, here = _count(rows[start : start + _BLOCK], self.low, first_row, over)
+            counted += int(here)
             if found:
-                self._over.append(over[:found].copy())
+                self._over.append(over[: int(found)].copy())
+        return counted
 
     def runs_over(self) -> tuple[Ints, Ints]:
         """The rows whose byte ran over, sorted, and how often."""
@@ -242,9 +251,9 @@ def _sample_of(position: int, lengths: Ints | None) -> int:
 
 
 @compiled
-def _count(rows: Ints, low: NDArray[np.uint8], first_row: int, over: Ints) -> int:
+def _count(rows: Ints, low: NDArray[np.uint8], first_row: int, over: Ints) -> tuple[int, int]:
     size, one = np.uint64(len(low)), np.uint8(1)
-    filled = 0
+    filled, skipped = 0, 0
     for i in range(len(rows)):
         place = np.uint64(rows[i] - first_row)  # unsigned: a row before the first is far too large
         if place < size:
@@ -253,7 +262,9 @@ def _count(rows: Ints, low: NDArray[np.uint8], first_row: int, over: Ints) -> in
             if seen == 0:
                 over[filled] = place
                 filled += 1
-    return filled
+        else:
+            skipped += 1
+    return filled, len(rows) - skipped
 
 
 @compiled
