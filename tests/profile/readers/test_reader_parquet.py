@@ -46,7 +46,6 @@ KINDS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
     (pa.dictionary(pa.int8(), pa.string()), st.none() | WORDS),
     (pa.list_(pa.string()), st.none() | st.lists(st.none() | WORDS, max_size=3)),
     (pa.null(), st.none()),
-    (pa.list_(pa.null()), st.none() | st.lists(st.none(), max_size=2)),
 ]
 
 
