@@ -31,9 +31,9 @@ def command(
         show.as_json(result.to_dict())
         return
     show.line(result.verdict)
-    _summary(result)
     cluster = next(iter(loaded.values())).cluster
     _per_holder(result, [cluster.holder_name(h) for h in range(cluster.num_holders)], full)
+    _summary(result)
 
 
 def _name(path: Path, paths: list[Path]) -> str:
