@@ -76,7 +76,7 @@ def test_an_infeasible_plan_exits_with_3_and_writes_nothing(profile: Path, tmp_p
     [
         (["--method", "best"], "row-wise, table-wise"),
         (["--cluster", "nowhere"], "recshard-16"),
-        (["--profile", "nowhere"], "a profile folder is wanted"),
+        (["--profile", "nowhere"], "no such profile folder"),
         (["--reserve", "150%"], "10%"),
         (["--confidence", "100%"], "confidence"),
         (["--time-limit", "0"], "time_limit_s"),

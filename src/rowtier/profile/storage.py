@@ -102,8 +102,8 @@ def load(folder: StrPath, whole: bool = True) -> Profile:
     """
     path = Path(folder)
     if not path.is_dir():
-        what = "is a file where" if path.exists() else "there is no"
-        raise UserError(f"{path}: {what} a profile folder is wanted; make one with rowtier profile")
+        what = "is a file, not a" if path.exists() else "there is no such"
+        raise UserError(f"{path}: {what} profile folder; make one with rowtier profile")
     if not (path / MARKER).exists():
         raise UserError(
             f"{path}: holds no {MARKER}, so it is no profile; make one with rowtier profile"
