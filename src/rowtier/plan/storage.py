@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from rowtier.band import Band
@@ -32,7 +31,7 @@ from rowtier.files import (
 )
 from rowtier.plan.check import find_mistakes
 from rowtier.plan.plan import Certificate, MadeFor, Plan
-from rowtier.profile.order import RowOrder
+from rowtier.profile.order import NarrowInts, RowOrder, narrow
 from rowtier.profile.profile import Profile
 
 MARKER = "plan.json"
@@ -132,7 +131,7 @@ def _read_order(path: Path, slices: dict[str, _Slice]) -> RowOrder:
         size = path.stat().st_size
     except OSError:
         raise UserError(f"{path}: the row order is missing; plan again") from None
-    order: dict[str, NDArray[np.int64]] = {}
+    order: dict[str, NarrowInts] = {}
     for name, piece in slices.items():
         dtype = np.dtype(piece.dtype).newbyteorder("<")
         end = piece.offset + piece.rows * dtype.itemsize
@@ -142,5 +141,5 @@ def _read_order(path: Path, slices: dict[str, _Slice]) -> RowOrder:
             )
             raise InvalidError(path, [mistake])
         rows = np.fromfile(path, dtype, piece.rows, offset=piece.offset)
-        order[name] = rows.astype(np.int64)
+        order[name] = narrow(rows)
     return order

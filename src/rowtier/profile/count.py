@@ -27,6 +27,7 @@ from rowtier.profile.ids import (
     hashed_rows,
 )
 from rowtier.profile.legs import RowRange
+from rowtier.profile.order import NarrowInts, narrow_dtype
 from rowtier.profile.profile import FeatureStats, RowCounts, TableStats
 from rowtier.profile.readers.base import Chunk, Ids
 from rowtier.tables import Table
@@ -213,18 +214,17 @@ def _by_heat(
 ) -> RowCounts:
     """Order rows by the sum of both halves; the rows `over` have `more` than their counters."""
     sizes = np.zeros(_MANY + 1, dtype=np.int64)
-    _tally(early, late, over, more, sizes)
+    most = _tally(early, late, over, more, sizes)
     touched = int(sizes[1:].sum())
     places = np.cumsum(sizes[::-1])[::-1] - sizes  # where the rows of each count begin
-    found = RowCounts(*(np.empty(touched, dtype=np.int64) for _ in range(3)))
-    _place(early, late, over, more, places, found.rows, found.counts, found.late)
-    if first_row:
-        found.rows[:] += first_row
+    rows = np.empty(touched, dtype=narrow_dtype(0, first_row + len(early) - 1))
+    counts, lates = np.empty((2, touched), dtype=narrow_dtype(0, int(most)))
+    _place(early, late, over, more, places, first_row, rows, counts, lates)
     many = int(sizes[_MANY])
-    order = np.argsort(-found.counts[:many], kind="stable")
-    for array in (found.rows, found.counts, found.late):
+    order = np.argsort(-counts[:many], kind="stable")
+    for array in (rows, counts, lates):
         array[:many] = array[:many][order]
-    return found
+    return RowCounts(rows, counts, lates)
 
 
 def merged_rows(parts: Sequence[RowCounts], num_embeddings: int) -> RowCounts:
@@ -274,14 +274,16 @@ def _tally(
     over: Ints,
     more: Ints,
     sizes: Ints,
-) -> None:
-    next_over = 0
+) -> int:
+    next_over, most = 0, np.int64(0)
     for i in range(len(early)):
         total = np.int64(early[i]) + np.int64(late[i])
         if next_over < len(over) and over[next_over] == i:
             total += more[0, next_over] + more[1, next_over]
             next_over += 1
         sizes[min(int(total), _MANY)] += 1
+        most = max(most, total)
+    return int(most)
 
 
 @compiled
@@ -291,9 +293,10 @@ def _place(
     over: Ints,
     more: Ints,
     places: Ints,
-    rows: Ints,
-    counts: Ints,
-    lates: Ints,
+    first_row: int,
+    rows: NarrowInts,
+    counts: NarrowInts,
+    lates: NarrowInts,
 ) -> None:
     next_over = 0
     for i in range(len(early)):
@@ -307,6 +310,6 @@ def _place(
             bin = min(int(total), _MANY)
             place = places[bin]
             places[bin] = place + 1
-            rows[place] = i
+            rows[place] = first_row + i
             counts[place] = total
             lates[place] = second

@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.profile.curve import Curve, bucket_stops
+from rowtier.profile.order import NarrowInts, narrow
 from rowtier.profile.tally import (
     Floats,
     Halves,
@@ -158,9 +159,8 @@ def _quantile(confidence: float) -> float:
 
 
 def _halves(counts: Counts, late: Counts | None, num_embeddings: int) -> Halves:
-    whole = counts.astype(np.int64, copy=False)
-    second = np.zeros_like(whole) if late is None else late.astype(np.int64, copy=False)
-    return Halves.of(whole, second, num_embeddings)
+    second = np.zeros_like(counts) if late is None else late
+    return Halves.of(narrow(counts), narrow(second), num_embeddings)
 
 
 def _stops(touched: int, num_embeddings: int, *more: int) -> Ints:
@@ -270,7 +270,9 @@ class Overlap:
         return 1 - self.overlap / self.expected
 
 
-def drift_overlap(rows: Ints, counts: Ints, late: Ints, rank: int, seed: int = 0) -> Overlap:
+def drift_overlap(
+    rows: NarrowInts, counts: NarrowInts, late: NarrowInts, rank: int, seed: int = 0
+) -> Overlap:
     """Compare the hot sets of both halves with those of random halves of the same counts.
 
     Rows that a half did not see are in no hot set of it, so `rank` ends where one half does.
@@ -290,12 +292,12 @@ def drift_overlap(rows: Ints, counts: Ints, late: Ints, rank: int, seed: int = 0
     return Overlap(rank, _common(rows, early, late, rank), expected, spread)
 
 
-def _common(rows: Ints, early: Ints, late: Ints, rank: int) -> float:
+def _common(rows: NarrowInts, early: NarrowInts, late: NarrowInts, rank: int) -> float:
     both = _hottest(rows, early, rank) & _hottest(rows, late, rank)
     return float(np.count_nonzero(both)) / rank
 
 
-def _hottest(rows: Ints, counts: Ints, rank: int) -> NDArray[np.bool_]:
+def _hottest(rows: NarrowInts, counts: NarrowInts, rank: int) -> NDArray[np.bool_]:
     """Which rows are among the hottest `rank`, ties by row id."""
     place = len(counts) - rank
     last = np.partition(counts, place)[place]

@@ -14,6 +14,7 @@ from rowtier.errors import Mistake
 from rowtier.fields import Count, Name
 from rowtier.files import Noun, StrPath, fingerprint_of
 from rowtier.profile.curve import Curve
+from rowtier.profile.order import NarrowInts, narrow
 from rowtier.tables import Table, Tables
 
 if TYPE_CHECKING:
@@ -55,11 +56,17 @@ class RowCounts:
 
     `late` counts those lookups that fell into the second half of the data: comparing the
     halves shows how far yesterday's hot rows are today's. All zero if the data has no order.
+    Numbers take four bytes each where the largest of the array fits, else eight.
     """
 
-    rows: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    late: NDArray[np.int64]
+    rows: NarrowInts
+    counts: NarrowInts
+    late: NarrowInts
+
+    def __post_init__(self) -> None:
+        """Narrow the arrays, so that equal numbers are equal bytes."""
+        for name in ("rows", "counts", "late"):
+            object.__setattr__(self, name, narrow(getattr(self, name)))
 
     @classmethod
     def from_dense(cls, counts: NDArray[np.integer]) -> RowCounts:

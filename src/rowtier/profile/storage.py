@@ -141,29 +141,23 @@ def _file(folder: str, table: Table) -> str:
 
 def _write_counts(counts: RowCounts, path: Path) -> None:
     columns = {"row": counts.rows, "count": counts.counts, "late": counts.late}
-    kinds = {name: _narrowest(column) for name, column in columns.items()}
     # Row ids in hotness order are noise, which no encoding makes smaller; counts fall slowly.
     encodings = {"row": "PLAIN", "count": "DELTA_BINARY_PACKED", "late": "DELTA_BINARY_PACKED"}
+    schema = pa.schema(
+        pa.field(name, pa.from_numpy_dtype(column.dtype), nullable=False)
+        for name, column in columns.items()
+    )
     with pq.ParquetWriter(
         path,
-        pa.schema([(name, pa.from_numpy_dtype(kind)) for name, kind in kinds.items()]),
+        schema,
         compression="none",
         use_dictionary=False,
         write_statistics=False,
         column_encoding=encodings,
     ) as writer:
         for start in range(0, len(counts.rows), _ROW_GROUP):
-            part = slice(start, start + _ROW_GROUP)
-            writer.write_table(
-                pa.table(
-                    {name: column[part].astype(kinds[name]) for name, column in columns.items()}
-                )
-            )
-
-
-def _narrowest(column: NDArray[np.int64]) -> type[np.signedinteger]:
-    """Four bytes a number where they suffice."""
-    return np.int32 if column.max(initial=0) < 2**31 else np.int64
+            part = [column[start : start + _ROW_GROUP] for column in columns.values()]
+            writer.write_table(pa.table(part, schema=schema))
 
 
 def _write_distinct(distinct: DistinctIds, path: Path) -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
+from rowtier.profile.order import NarrowInts
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -25,7 +26,7 @@ _OFTEN = 63
 
 
 @compiled
-def _count_cells(counts: Ints, late: Ints, side: int, sizes: Ints) -> None:
+def _count_cells(counts: NarrowInts, late: NarrowInts, side: int, sizes: Ints) -> None:
     for i in range(len(counts)):
         if counts[i] < side:
             sizes[counts[i] * side + late[i]] += 1
@@ -126,7 +127,7 @@ class Halves:
     grouped: int
 
     @classmethod
-    def of(cls, counts: Ints, late: Ints, num_embeddings: int) -> Halves:
+    def of(cls, counts: NarrowInts, late: NarrowInts, num_embeddings: int) -> Halves:
         """Group the touched rows of a table; those never touched are a cell too."""
         side = _OFTEN + 1
         sizes = np.zeros(side * side, dtype=np.int64)
