@@ -25,7 +25,7 @@ format: $(VENV)/.dev  ## mend what can be mended
 test: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2
 
-demo: $(VENV)/.light  ## from a workload to placements, on generated statistics
+demo: $(VENV)/.report  ## from a workload to placements and a report, on generated statistics
 	$(BIN)/python examples/demo.py
 
 bench: $(VENV)/.dev  ## run every benchmark, keep the JSON in benchmarks/results/
@@ -44,6 +44,11 @@ $(BIN)/python:
 # What users get from `pip install rowtier`.
 $(VENV)/.light: $(BIN)/python $(INPUTS)
 	$(PIP) -e .
+	@touch $@
+
+# The same with what `rowtier report` draws with.
+$(VENV)/.report: $(VENV)/.light
+	$(PIP) -e '.[report]'
 	@touch $@
 
 # TorchRec asks for the CUDA build of fbgemm, so it is installed without its needs.

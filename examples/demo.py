@@ -23,7 +23,7 @@ def rowtier(*arguments: str) -> str:
 
 
 def main() -> None:
-    """Make a workload, place it seven ways, verify the last, and compare."""
+    """Make a workload, place it seven ways, verify and report the last, and compare."""
     folder = Path("demo")
     rowtier("synth", "rm2", "-o", str(folder / "rm2"))
     for method in METHODS:
@@ -31,10 +31,12 @@ def main() -> None:
             *("plan", "--profile", str(folder / "rm2"), "--cluster", "recshard-16"),
             *("--method", method, "-o", str(folder / method)),
         )
-    rowtier("verify", str(folder / METHODS[-1]))
+    best = str(folder / METHODS[-1])
+    rowtier("verify", best)
+    rowtier("report", best, "-o", str(folder / "report.html"))
     outcome = rowtier("compare", *(str(folder / method) for method in METHODS))
     (folder / "outcome.txt").write_text(outcome)
-    print(f"\nThe plans and this table are in {folder}/: start with {folder}/joint/plan.json")
+    print(f"\nThe plans and this table are in {folder}/: open {folder}/report.html in a browser")
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from rowtier.profile.curve import Curve
     from rowtier.profile.make import ProfileOptions, make_profile
     from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
+    from rowtier.report.html import Report, make_report
     from rowtier.synth.make import WORKLOADS, make_workload
     from rowtier.tables import Table, Tables
 
@@ -49,6 +50,7 @@ _HOME = {
     "FeatureStats": "profile.profile", "Profile": "profile.profile",
     "RowCounts": "profile.profile", "TableStats": "profile.profile",
     "ProfileOptions": "profile.make", "make_profile": "profile.make",
+    "Report": "report.html", "make_report": "report.html",
     "WORKLOADS": "synth.make", "make_workload": "synth.make",
     "Table": "tables", "Tables": "tables",
 }  # fmt: skip
@@ -71,6 +73,7 @@ __all__ = [
     "PlanOptions",
     "Profile",
     "ProfileOptions",
+    "Report",
     "RowCounts",
     "RowtierError",
     "Server",
@@ -84,6 +87,7 @@ __all__ = [
     "load",
     "make_plan",
     "make_profile",
+    "make_report",
     "make_workload",
 ]
 

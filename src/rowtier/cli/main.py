@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from rowtier import __version__
-from rowtier.cli import compare, plan, profile, synth, validate, verify
+from rowtier.cli import compare, plan, profile, report, synth, validate, verify
 from rowtier.cli.show import WIDTH
 from rowtier.errors import InvalidError, Mistake, RowtierError
 
@@ -33,6 +33,7 @@ app.add_typer(profile.app, name="profile", rich_help_panel="1 Data")
 app.command("plan", rich_help_panel="2 Placement")(plan.command)
 app.command("verify", rich_help_panel="2 Placement")(verify.command)
 app.command("compare", rich_help_panel="3 Answers")(compare.command)
+app.command("report", rich_help_panel="3 Answers")(report.command)
 app.command("validate", rich_help_panel="4 Files")(validate.command)
 
 

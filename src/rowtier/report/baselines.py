@@ -1,0 +1,41 @@
+"""The usual placements of the same tables on the same machine, to measure a plan against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from rowtier.errors import InfeasibleError
+from rowtier.evaluate.compare import Load
+from rowtier.plan.make import make_plan
+from rowtier.plan.plan import Plan
+
+BASELINES = ("row-wise", "table-wise", "size", "lookup", "size-lookup")
+
+
+@dataclass(frozen=True, eq=False)
+class Baseline:
+    """A baseline's load, or why it has none."""
+
+    name: str
+    load: Load | None = None
+    why: str = ""
+
+    @property
+    def step_s(self) -> float:
+        """Expected seconds of a step; only of a baseline that fits."""
+        assert self.load is not None
+        return self.load.step_s
+
+
+def make_baselines(plan: Plan) -> tuple[Baseline, ...]:
+    """Plan every baseline on the plan's own statistics and cluster."""
+    return tuple(_baseline(name, plan) for name in BASELINES if name != plan.method)
+
+
+def _baseline(name: str, plan: Plan) -> Baseline:
+    try:
+        made = make_plan(plan.profile, plan.cluster, name)
+    except InfeasibleError as error:
+        return Baseline(name, why=str(error))
+    # With the plan's own row order, blocks of row ids are as hot as they really are.
+    return Baseline(name, Load.of(name, replace(made, order=plan.order)))

@@ -1,0 +1,205 @@
+"""The words of a report: verdict, key figures, comparison and where the plan comes from."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from rowtier import __version__
+from rowtier.cluster import PRESETS, Cluster
+from rowtier.cost.views import VIEWS
+from rowtier.plan.plan import Certificate
+from rowtier.report.facts import Facts
+from rowtier.report.sheet import Cell, Sheet
+from rowtier.units import show_bytes, show_count, spell_bandwidth, spell_seconds
+
+SHOWN_ELSEWHERE = {"view", "objective", "bound", "binding"}
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One key figure."""
+
+    label: str
+    figure: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a plan was made from, and how to make it again."""
+
+    facts: tuple[tuple[str, str], ...]
+    commands: tuple[str, ...]
+
+
+def headline(facts: Facts) -> str:
+    """The verdict in one sentence or two."""
+    said = f"A step takes {ms(facts.load.step_s)}"
+    best = facts.best_baseline
+    if best is not None and facts.load.step_s:
+        ratio = best.step_s / facts.load.step_s
+        faster = f"{ratio:.2f}× faster" if ratio >= 1 else f"{1 / ratio:.2f}× slower"
+        said += f", {faster} than {best.name}, the best baseline"
+    certificate = facts.plan.certificate
+    if certificate is None:
+        return said + ". This method proves no bound."
+    what = "" if certificate.view == "step" else f" in its own measure, {_says(certificate)}"
+    return said + f". It is at most {certificate.gap:.1%} above the best possible{what}."
+
+
+def tiles(facts: Facts) -> list[Tile]:
+    """The figures to see first."""
+    profile, cluster, load = facts.plan.profile, facts.plan.cluster, facts.load
+    held = sum(stats.table.stored_bytes for stats in profile.stats)
+    return [
+        Tile(
+            "step time, predicted",
+            ms(load.step_s),
+            f"memory {ms(load.memory_s)} + links {ms(load.links_s)}",
+        ),
+        *_certificate_tiles(facts.plan.certificate),
+        Tile("model", show_bytes(held), f"{len(profile.stats):,} tables with optimizer state"),
+        Tile("machine", f"{cluster.num_devices:,} devices", cluster.name),
+    ]
+
+
+def _certificate_tiles(certificate: Certificate | None) -> Iterator[Tile]:
+    if certificate is None:
+        yield Tile("gap", "unknown", "this method proves no bound")
+        return
+    bound = amount(certificate, certificate.bound)
+    measure = "" if certificate.view == "step" else f" ({_says(certificate)})"
+    yield Tile("gap", f"{certificate.gap:.1%}", f"no placement is below {bound}{measure}")
+    yield Tile("what binds", certificate.binding, "")
+
+
+def certificate_facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
+    """All that a certificate says, fields that have no words of their own by their names."""
+    yield "objective", f"{_says(certificate)}: {amount(certificate, certificate.objective)}"
+    yield "bound", amount(certificate, certificate.bound)
+    yield "gap", f"{certificate.gap:.3%}"
+    yield "what binds", certificate.binding
+    for key, value in certificate.to_data().items():
+        if key not in SHOWN_ELSEWHERE:
+            yield key.replace("_", " "), _plain(value)
+
+
+def inputs(facts: Facts, folder: str) -> Inputs:
+    """Fingerprints, the machine, and the commands that lead here."""
+    plan = facts.plan
+    samples = max((stats.samples for stats in plan.profile.stats), default=0)
+    lines = [
+        ("plan", f"{plan.fingerprint}, method {plan.method}"),
+        ("profile", f"{plan.made_for.profile}: {show_count(samples)} samples, batch size "
+                    f"{plan.profile.batch_size:,} per device"),
+        ("cluster", f"{plan.made_for.cluster}: {plan.cluster.name}"),
+        *(_tier_line(plan.cluster)),
+        *(_level_line(plan.cluster)),
+        *(certificate_facts(plan.certificate) if plan.certificate else ()),
+        *((f"origin: {key}", _plain(value)) for key, value in plan.origin.items()),
+        ("rowtier", __version__),
+    ]  # fmt: skip
+    return Inputs(tuple(lines), tuple(_commands(facts, folder)))
+
+
+def level_rows(facts: Facts) -> list[tuple[str, ...]]:
+    """Bytes and time of every level's links."""
+    time, links, levels = facts.cost.time, facts.cost.links, facts.plan.cluster.levels
+    return [
+        (
+            level.name,
+            show_bytes(links.total_bytes[index]),
+            ms(float(time.exchange_level_s[index])),
+            ms(float(time.sync_level_s[index])),
+            f"{links.exchange_rounds[index] + links.sync_rounds[index]}",
+        )
+        for index, level in enumerate(levels)
+    ]
+
+
+def comparison_rows(sheet: Sheet) -> list[dict[str, Any]]:
+    """The comparison for people, beside its chart."""
+    facts = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+    own = next(float(f["step_s"]) for f in facts if f["this_plan"])  # type: ignore[arg-type]
+    return [_comparison_row(f, own) for f in facts]
+
+
+def _comparison_row(facts: dict[str, Cell], own_s: float) -> dict[str, Any]:
+    row = {"plan": facts["plan"], "own": facts["this_plan"], "why_not": facts["why_not"]}
+    if facts["step_s"] is None:
+        return row
+    step, memory, links = (float(facts[f"{k}_s"] or 0) for k in ("step", "memory", "links"))
+    return row | {
+        "cells": [
+            *(ms(step), ms(memory), ms(links), f"{step / own_s:.2f}×" if own_s else ""),
+            f"{float(facts['imbalance'] or 0):.2f}",
+            f"{float(facts['slow_share'] or 0):.1%}",
+        ]
+    }
+
+
+def ms(seconds: float) -> str:
+    """A duration for people."""
+    if not seconds:
+        return "0"
+    if seconds >= 1:
+        return f"{seconds:.4g} s"
+    return f"{1e3 * seconds:.4g} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.4g} µs"
+
+
+def amount(certificate: Certificate, value: float) -> str:
+    """A figure in the unit of the certificate's view."""
+    return ms(value) if VIEWS[certificate.view].unit == "s" else show_bytes(value)
+
+
+def _says(certificate: Certificate) -> str:
+    return VIEWS[certificate.view].says
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_plain(inner)}" for key, inner in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_plain, value))
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _tier_line(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    owners = [("", cluster.device.tiers), *((f" of {s.name}", s.tiers) for s in cluster.servers)]
+    for owner, tiers in owners:
+        for tier in tiers:
+            shared = f", shared by each {tier.shared_by}" if tier.shared_by else ""
+            size, speed = (
+                show_bytes(tier.capacity_bytes),
+                spell_bandwidth(tier.bandwidth_bytes_per_s),
+            )
+            yield f"memory {tier.name}{owner}", f"{size} at {speed}{shared}"
+
+
+def _level_line(cluster: Cluster) -> Iterator[tuple[str, str]]:
+    below = "device"
+    for level in cluster.levels:
+        speed, wait = spell_bandwidth(level.bandwidth_bytes_per_s), spell_seconds(level.latency_s)
+        yield (
+            f"links in a {level.name}",
+            (
+                f"{level.size} {below}{'s' if level.size > 1 else ''}, {speed} per {level.per}, "
+                f"latency {wait}"
+            ),
+        )
+        below = level.name
+
+
+def _commands(facts: Facts, folder: str) -> Iterator[str]:
+    cluster = facts.plan.cluster
+    preset = cluster.name in PRESETS and Cluster.preset(cluster.name) == cluster
+    plan = shlex.quote(folder)
+    yield (
+        f"rowtier plan --profile profile/ --cluster {cluster.name if preset else 'cluster.yaml'} "
+        f"--method {facts.plan.method} -o {plan}"
+    )
+    yield f"rowtier verify {plan}"
+    yield f"rowtier report {plan} -o report.html"
