@@ -181,11 +181,29 @@ class Room:
                     free.append(int(tier.capacity_bytes * (1 - reserve)))
                 self._pool[holder, tier.name] = pools[place]
         self._free = np.array(free, dtype=np.int64)
+        self._pool_of = {
+            name: np.array([self._pool.get((h, name), -1) for h in range(cluster.num_holders)])
+            for name in cluster.tier_names
+        }
+        self._devices = cluster.num_devices
 
     def free_bytes(self, holder: int, tier: str) -> int:
         """Bytes left; zero where the holder has no such tier."""
         pool = self._pool.get((holder, tier))
         return 0 if pool is None else int(self._free[pool])
+
+    def free_on(self, tier: str) -> Ints:
+        """Bytes left on every holder; zero where it has no such tier."""
+        pool_of = self._pool_of[tier]
+        return np.where(pool_of < 0, 0, self._free[pool_of])
+
+    def free_of_each(self, tier: str) -> float:
+        """Bytes left for each device if all of them take the same; devices share some pools."""
+        pool_of = self._pool_of[tier][: self._devices]
+        if (pool_of < 0).any():
+            return 0.0
+        sharing = np.bincount(pool_of, minlength=len(self._free))
+        return float((self._free[pool_of] / sharing[pool_of]).min())
 
     def fits(self, needed: Ints, tier: str) -> bool:
         """Whether every holder's bytes fit into a tier together."""
@@ -200,7 +218,6 @@ class Room:
         self._free[self._pool[holder, tier]] -= amount
 
     def _left_after(self, needed: Ints, tier: str) -> Ints:
-        left = self._free.copy()
-        for holder in np.flatnonzero(needed):
-            left[self._pool[int(holder), tier]] -= needed[holder]
+        left, holders = self._free.copy(), np.flatnonzero(needed)
+        np.subtract.at(left, self._pool_of[tier][holders], needed[holders])
         return left

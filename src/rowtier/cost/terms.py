@@ -67,8 +67,16 @@ def row_terms(
     `lookups` are a device's per step (L). The members must be of one kind. Append a
     probability of 0 for the rows that are never looked up.
     """
+    basis = basis_of(probability, lookups, tree_of(cluster).sizes)
+    return terms_on_basis(home, table, basis, cluster, options)
+
+
+def terms_on_basis(
+    home: Band, table: Table, basis: Floats, cluster: Cluster, options: CostOptions = DEFAULTS
+) -> RowTerms:
+    """The same for many homes, where `touch.basis_of` the probabilities is known already."""
     tree, sizes = tree_of(cluster), RowSizes.of(table, home, options)
-    way, basis = Way.of(home, tree), basis_of(probability, lookups, tree.sizes)
+    way = Way.of(home, tree)
     devices = tree.sizes[way.level]
     ((kind, _),) = tree.by_kind(way.level, tree.positions(home, way.level))
     amounts = amounts_of(tree, way, kind, home.tier, sizes, options.training)

@@ -50,18 +50,33 @@ class StepTime:
     @property
     def links_s(self) -> float:
         """Link time on the critical path, all levels together."""
-        kept = (1 - self.overlap) * self.sync_level_s.sum()
-        return float(self.exchange_level_s.sum() + kept)
+        return float(self._links_s)
 
     @property
     def step_s(self) -> float:
         """Memory and links, one after the other."""
-        return self.slowest_memory_s + self.links_s
+        return float(self.each_step_s)
+
+    @property
+    def each_step_s(self) -> Floats:
+        """The step's time, where arrays have further axes: one for each placement."""
+        return np.asarray(self.memory_s.max(axis=0) + self._links_s)
+
+    @property
+    def _links_s(self) -> Floats:
+        kept = (1 - self.overlap) * self.sync_level_s.sum(axis=0)
+        return np.asarray(self.exchange_level_s.sum(axis=0) + kept)
 
 
 def memory_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
     """Seconds that each holder's memories are busy, one after the other."""
-    return np.asarray((moved_bytes * _tier_s_per_byte(tree)).sum(axis=1))
+    rates = _tier_s_per_byte(tree)
+    return np.asarray((moved_bytes * _stretched(rates, moved_bytes)).sum(axis=1))
+
+
+def _stretched(factors: Floats, amounts: Floats | Ints) -> Floats:
+    """The same factors for amounts with further axes."""
+    return factors.reshape(*factors.shape, *(1,) * (amounts.ndim - factors.ndim))
 
 
 def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
@@ -89,7 +104,8 @@ def link_s_per_byte(tree: Tree, efficiency: float = 1.0) -> Floats:
 
 def link_time_s(tree: Tree, flows: Iterable[Flow], efficiency: float) -> Floats:
     """Seconds that each holder's links are busy, flow after flow, the busier direction of each."""
-    time_s = np.zeros((tree.holders, tree.levels))
+    flows = list(flows)
+    time_s = np.zeros(flows[0].sent.shape)
     for flow in flows:
         for index in range(tree.levels):
             time_s[:, index] += np.maximum(
@@ -105,7 +121,7 @@ def _one_way_s(tree: Tree, moved_bytes: Floats, index: int) -> Floats:
     for rack in tree.racks:
         if rack.bandwidth_bytes_per_s is not None:
             bandwidth[rack.first : rack.stop] = rack.bandwidth_bytes_per_s
-    own_s: Floats = moved_bytes / bandwidth
+    own_s: Floats = moved_bytes / _stretched(bandwidth, moved_bytes)
     if level.per == "device":
         return own_s
     return _shared_s(tree, moved_bytes, own_s, index)
@@ -116,11 +132,11 @@ def _shared_s(tree: Tree, moved_bytes: Floats, own_s: Floats, index: int) -> Flo
     level = tree.cluster.levels[index]
     shared_s = tree.group_sums(moved_bytes, index) / level.bandwidth_bytes_per_s
     time_s = own_s.copy()
-    time_s[: tree.devices] = np.repeat(shared_s, tree.sizes[index])
+    time_s[: tree.devices] = np.repeat(shared_s, tree.sizes[index], axis=0)
     for rack in tree.racks:
         if rack.level <= index:
             at = slice(rack.first, rack.stop)
-            inside = np.repeat(shared_s, (rack.stop - rack.first) // len(shared_s))
+            inside = np.repeat(shared_s, (rack.stop - rack.first) // len(shared_s), axis=0)
             own = own_s[at] if rack.bandwidth_bytes_per_s is not None else 0.0
             time_s[at] = np.maximum(inside, own)
     return time_s
@@ -128,7 +144,8 @@ def _shared_s(tree: Tree, moved_bytes: Floats, own_s: Floats, index: int) -> Flo
 
 def latency_s(tree: Tree, rounds: Ints) -> Floats:
     """Seconds of waiting per level."""
-    return np.array([level.latency_s for level in tree.cluster.levels]) * rounds
+    latencies = np.array([level.latency_s for level in tree.cluster.levels])
+    return np.asarray(_stretched(latencies, rounds) * rounds)
 
 
 def step_time(

@@ -15,21 +15,22 @@ counts, so Σ F_j(λ) − λ·capacity bounds every plan from below, for every �
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.options import CostOptions
-from rowtier.cost.terms import row_terms
+from rowtier.cost.terms import terms_on_basis
 from rowtier.cost.time import link_s_per_byte
-from rowtier.cost.touch import Bags
+from rowtier.cost.touch import Bags, basis_of
 from rowtier.cost.tree import tree_of
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
-from rowtier.tables import Table
 
 CHORDS = 24
 
@@ -40,11 +41,20 @@ class Home:
 
     band: Band
     memory: int  # which of `memories`
+    owned: bool = False  # by one device, which is still to be found
+    members: tuple[int, ...] | None = None  # who shall hold it, where it is priced for one of them
 
     @property
     def by_sums(self) -> bool:
-        """Whether owners send partial sums; such a home has one owner."""
+        """Whether owners send partial sums."""
         return self.band.exchange == "sums"
+
+    def placed(self, start: int, stop: int, offset: int) -> Band:
+        """The band with its ranks filled in."""
+        changes = {"start": start, "stop": stop, "offset": offset}
+        if self.members is not None:
+            return self.band.model_copy(update={**changes, "members": self.members})
+        return self.band.model_copy(update=changes)
 
 
 def memories(cluster: Cluster, reserve: float = 0.0) -> list[tuple[str, float]]:
@@ -62,42 +72,65 @@ def memories(cluster: Cluster, reserve: float = 0.0) -> list[tuple[str, float]]:
     return found
 
 
-def homes_of(table: Table, cluster: Cluster) -> list[Home]:
-    """All ways to keep a row of a table that can be the best one."""
-    found = []
+@lru_cache(maxsize=64)
+def homes_of(pooled: bool, cluster: Cluster, one_owner: bool = False) -> tuple[Home, ...]:
+    """All ways to keep a row of a table that can be the best one.
+
+    Or with `one_owner` those that leave all rows of the table on one device.
+    """
+    found: list[Home] = []
     for memory, tier in enumerate(cluster.device.tiers):
-        found += [Home(band, memory) for band in _on_devices(table, cluster, tier.name)]
+        if one_owner:
+            found += _one_owner(pooled, cluster, tier.name, memory)
+        else:
+            found += _on_devices(pooled, cluster, tier.name, memory)
     memory = len(cluster.device.tiers)
     for server in cluster.servers:
         members = cluster.server_members(server)
         for tier in server.tiers:
-            found += [Home(b, memory) for b in _on_servers(table, cluster, members, tier.name)]
+            if not one_owner:
+                found += _on_servers(pooled, cluster, members, tier.name, memory)
             memory += 1
-    return found
+    return tuple(found)
 
 
-def _on_devices(table: Table, cluster: Cluster, tier: str) -> Iterator[Band]:
+def _on_devices(pooled: bool, cluster: Cluster, tier: str, memory: int) -> Iterator[Home]:
     top = len(cluster.levels)
     for level, scope in enumerate(cluster.scopes):
         base = Band(start=0, stop=1, scope=scope, tier=tier, coalesced=True)
         for staged in (False, True) if level > 1 else (False,):
             for sync in ("dense", "sparse") if level < top else ("dense",):
-                yield base.model_copy(update={"staged": staged, "sync": sync})
-    if table.pooling != "none" and top:
-        one = Band(start=0, stop=1, scope=cluster.top, tier=tier, members=(0,), exchange="sums")
-        yield one
+                yield Home(base.model_copy(update={"staged": staged, "sync": sync}), memory)
+    if pooled and top:
+        yield from _one_owner(pooled, cluster, tier, memory, exchanges=("sums",))
+
+
+def _one_owner(
+    pooled: bool,
+    cluster: Cluster,
+    tier: str,
+    memory: int,
+    exchanges: tuple[str, ...] = ("sums", "rows"),
+) -> Iterator[Home]:
+    base = Band(start=0, stop=1, scope=cluster.top, tier=tier, members=(0,))
+    if "sums" in exchanges and pooled:
+        yield Home(base.model_copy(update={"exchange": "sums"}), memory, owned=True)
+    if "rows" in exchanges:
+        for staged in (False, True) if len(cluster.levels) > 1 else (False,):
+            changes = {"coalesced": True, "staged": staged}
+            yield Home(base.model_copy(update=changes), memory, owned=True)
 
 
 def _on_servers(
-    table: Table, cluster: Cluster, members: tuple[int, ...], tier: str
-) -> Iterator[Band]:
+    pooled: bool, cluster: Cluster, members: tuple[int, ...], tier: str, memory: int
+) -> Iterator[Home]:
     base = Band(start=0, stop=1, scope=cluster.top, tier=tier, coalesced=True, members=members)
-    yield base
+    yield Home(base, memory)
     if len(cluster.levels) > 1:
-        yield base.model_copy(update={"staged": True})
-    if table.pooling != "none":
+        yield Home(base.model_copy(update={"staged": True}), memory)
+    if pooled:
         changed = {"exchange": "sums", "coalesced": False, "members": members[:1]}
-        yield base.model_copy(update=changed)
+        yield Home(base.model_copy(update=changed), memory, members=members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +140,7 @@ class Menu:
     stats: TableStats
     homes: tuple[Home, ...]
     by_sums: Floats  # 1 where a home sends partial sums
+    owned: Floats  # 1 where a home has one owner
     seconds: Floats  # homes × buckets, of one row in an even placement
     memory_s: Floats  # the part of them that memory takes
     memory_bytes: Floats  # homes × memories, of one row for each device, on average
@@ -118,7 +152,7 @@ class Menu:
     def least(self, prices: Floats) -> tuple[float, int]:
         """The least that the table costs at these prices, and the line of g it lies on."""
         priced = self.seconds + (self.memory_bytes @ prices)[:, None]
-        rows = priced[self.by_sums == 0].min(axis=0)
+        rows = priced[self.by_sums == 0].min(axis=0, initial=np.inf)
         if not len(self.lines):
             return float(rows @ self.widths), 0
         sums = priced[self.by_sums == 1].min(axis=0)
@@ -134,35 +168,59 @@ class Menu:
             priced = priced + self.by_sums[:, None] * (self.lines[line, 1] * self.mass)
         return np.asarray(priced.argmin(axis=0))
 
-    def without_sums(self) -> Menu:
-        """The same menu for a table that needs no owners."""
-        kept = self.by_sums == 0
+    def runs(
+        self, choice: Ints, offset: int, first: int = 0, last: int | None = None
+    ) -> Iterator[tuple[Band, bool]]:
+        """One band for every run of buckets with the same home, and whether it needs an owner."""
+        last = len(choice) if last is None else last
+        edges = np.flatnonzero(np.diff(choice[first:last])) + 1 + first
+        for a, b in pairwise([first, *edges.tolist(), last]):
+            home = self.homes[int(choice[a])]
+            start = int(self.stops[a - 1]) if a else 0
+            yield home.placed(start, int(self.stops[b - 1]), offset), home.owned
+
+    def only(self, kept: Floats) -> Menu:
+        """The same menu with some of the homes: those where `kept` is not 0."""
+        kept = kept != 0
         return replace(
             self,
-            homes=tuple(home for home in self.homes if not home.by_sums),
+            homes=tuple(home for home, keep in zip(self.homes, kept, strict=True) if keep),
             by_sums=self.by_sums[kept],
+            owned=self.owned[kept],
             seconds=self.seconds[kept],
             memory_s=self.memory_s[kept],
             memory_bytes=self.memory_bytes[kept],
-            lines=np.empty((0, 2)),
+            lines=self.lines if self.by_sums[kept].any() else np.empty((0, 2)),
         )
+
+    def without_owners(self) -> Menu:
+        """The same menu for a table that needs none."""
+        return self.only(1 - self.owned)
 
     def used_bytes(self, choice: Ints) -> Floats:
         """Bytes of each memory for one device, on average, of a choice."""
         return np.asarray(self.widths @ self.memory_bytes[choice])
 
 
-def menu_of(stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions) -> Menu:
+def menu_of(
+    stats: TableStats,
+    profile: Profile,
+    cluster: Cluster,
+    options: CostOptions,
+    homes: Sequence[Home] | None = None,
+) -> Menu:
     """Price every home for every bucket of a table."""
     curve, rows = stats.curve, stats.table.num_embeddings
     stops, p = curve.stops, curve.probabilities
     if curve.ranks < rows:  # rows that are never looked up are a bucket of their own
         stops, p = np.append(stops, rows), np.append(p, 0.0)
     lookups = profile.lookups_per_step(stats)
-    homes = homes_of(stats.table, cluster)
+    if homes is None:
+        homes = homes_of(stats.table.pooling != "none", cluster)
+    basis = basis_of(p, lookups, tree_of(cluster).sizes)
     seconds, memory_s, used = [], [], np.zeros((len(homes), len(memories(cluster))))
     for index, home in enumerate(homes):
-        terms = row_terms(home.band, stats.table, p, lookups, cluster, options)
+        terms = terms_on_basis(home.band, stats.table, basis, cluster, options)
         seconds.append(terms.step_s(options.overlap))
         memory_s.append(terms.memory_s)
         used[index, home.memory] = terms.stored_bytes / terms.group_devices
@@ -171,6 +229,7 @@ def menu_of(stats: TableStats, profile: Profile, cluster: Cluster, options: Cost
         stats,
         tuple(homes),
         by_sums,
+        np.array([float(home.owned) for home in homes]),
         np.stack(seconds),
         np.stack(memory_s),
         used,

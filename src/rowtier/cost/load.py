@@ -1,0 +1,109 @@
+"""What tables ask of every holder, in a form that adds up: for solvers that try many plans.
+
+A step's time is not the sum of its tables' times, as the slowest holder counts. But bytes
+add up, and so a plan that differs from another in one table costs one table to price.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+
+import numpy as np
+
+from rowtier.band import Band
+from rowtier.cluster import Cluster
+from rowtier.cost.links import Flow
+from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.cost.step import StepCost, step_cost
+from rowtier.cost.time import step_time
+from rowtier.cost.tree import tree_of
+from rowtier.profile.curve import Floats
+from rowtier.profile.profile import Profile, TableStats
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Bytes per holder and tier, or holder and level; further axes count placements."""
+
+    kept: Floats  # holders × tiers, of rows
+    moved: Floats  # holders × tiers, per step
+    ids: Flow
+    forward: Flow
+    sync: Flow
+    rounds: Floats  # kinds × levels: how many tables ask, answer, answer in stages, sync
+
+    @classmethod
+    def of(
+        cls,
+        stats: TableStats,
+        bands: tuple[Band, ...],
+        batch_size: int,
+        cluster: Cluster,
+        options: CostOptions = DEFAULTS,
+    ) -> Load:
+        """The load of one table."""
+        profile = Profile(batch_size, (stats,))
+        cost = step_cost({stats.table.name: bands}, profile, cluster, None, options)
+        return cls._of(cost, 2 if options.training else 1)
+
+    @classmethod
+    def _of(cls, cost: StepCost, passes: int) -> Load:
+        links = cost.links
+        asks, answers, syncs = (
+            (flow.sent > 0).any(axis=0) for flow in (links.ids, links.forward, links.sync)
+        )
+        stages = links.exchange_rounds - asks - passes * answers.astype(np.int64)
+        return cls(
+            cost.memory.rows.astype(np.float64),
+            cost.read_bytes + cost.written_bytes,
+            links.ids,
+            links.forward,
+            links.sync + links.sync_ids,
+            np.stack([asks, answers, stages, syncs]).astype(np.float64),
+        )
+
+    def __add__(self, other: Load) -> Load:
+        pairs = zip(vars(self).values(), vars(other).values(), strict=True)
+        return Load(*(mine + its for mine, its in pairs))
+
+    def __sub__(self, other: Load) -> Load:
+        return self + other * -1.0
+
+    def __mul__(self, factor: float) -> Load:
+        return Load(*(mine * factor for mine in vars(self).values()))
+
+    def step_s(self, cluster: Cluster, options: CostOptions = DEFAULTS) -> Floats:
+        """Seconds of a step with this load, one for each placement."""
+        tree, passes = tree_of(cluster), 2 if options.training else 1
+        asks, answers, stages, syncs = self.rounds > 0.5
+        rounds = asks.astype(np.int64) + passes * (answers.astype(np.int64) + stages)
+        back = self.forward.back * float(passes - 1)
+        exchange = [self.ids, self.forward, back], rounds
+        sync = [self.sync], 2 * syncs.astype(np.int64)
+        return step_time(tree, self.moved, exchange, sync, options).each_step_s
+
+
+def total_load(loads: Iterable[Load]) -> Load:
+    """The load of several tables together."""
+    return reduce(add, loads)
+
+
+def stacked(loads: list[Load]) -> Load:
+    """Several loads side by side, along a new last axis."""
+
+    def side_by_side(parts: list[Floats]) -> Floats:
+        return np.stack(parts, axis=-1)
+
+    def flows(name: str) -> Flow:
+        every: list[Flow] = [getattr(load, name) for load in loads]
+        sent, received = [flow.sent for flow in every], [flow.received for flow in every]
+        return Flow(side_by_side(sent), side_by_side(received))
+
+    kept, moved, rounds = (
+        side_by_side([getattr(load, name) for load in loads])
+        for name in ("kept", "moved", "rounds")
+    )
+    return Load(kept, moved, flows("ids"), flows("forward"), flows("sync"), rounds)

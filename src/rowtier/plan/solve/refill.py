@@ -1,0 +1,189 @@
+"""Fill what is left of fast memory with the rows that gain most from it, by rank.
+
+Prices decide bucket by bucket, and owners never fill a device to the last byte. Here the
+edges between fast and slow bands are moved outwards, rows that lie on all devices first,
+then those of each owner, until the memory is full or nothing gains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rowtier.band import Band, Bands
+from rowtier.cluster import Cluster
+from rowtier.cost.memory import Room, band_bytes, row_bytes
+from rowtier.cost.options import CostOptions
+from rowtier.cost.terms import terms_on_basis
+from rowtier.cost.touch import basis_of
+from rowtier.cost.tree import tree_of
+from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.profile import Profile, TableStats
+
+
+@dataclass(frozen=True, eq=False)
+class _Slow:
+    """A band in slow memory, and what its rows would gain in a faster one."""
+
+    stats: TableStats
+    place: int  # in the table's bands
+    band: Band
+    stops: Ints  # of its buckets
+    gain: Floats  # seconds per byte, by bucket
+    bytes_of_each: Floats  # on each of its holders, by bucket
+
+
+def refill(
+    bands: Mapping[str, Sequence[Band]],
+    profile: Profile,
+    cluster: Cluster,
+    room: Room,
+    cost: CostOptions,
+    fixed: frozenset[str] = frozenset(),
+) -> Bands:
+    """The same bands with faster tiers filled; tables in `fixed` stay as they are."""
+    found = {name: list(mine) for name, mine in bands.items()}
+    names = [tier.name for tier in cluster.device.tiers]
+    for index, fast in enumerate(names[:-1]):
+        slower = frozenset(names[index + 1 :])
+        slow = [
+            one
+            for stats in profile.stats
+            if stats.table.name not in fixed
+            for one in _slow_bands(stats, found, slower, fast, profile, cluster, cost)
+        ]
+        moves: list[tuple[_Slow, int]] = []
+        even = [one for one in slow if one.band.members == "all"]
+        moves += _take(even, room.free_of_each(fast))
+        by_owner: dict[int, list[_Slow]] = {}
+        for one in slow:
+            if one.band.members != "all":
+                by_owner.setdefault(one.band.members[0], []).append(one)
+        _move([m for m in moves if m[1]], found, fast, room, cluster)
+        for owner, mine in sorted(by_owner.items()):
+            _move(_take(mine, room.free_bytes(owner, fast)), found, fast, room, cluster)
+    return {name: tuple(mine) for name, mine in found.items()}
+
+
+def tidied(bands: Mapping[str, Sequence[Band]]) -> Bands:
+    """In order of ranks, and as few bands as say the same."""
+    return {name: tuple(_joined(mine)) for name, mine in bands.items()}
+
+
+def _slow_bands(
+    stats: TableStats,
+    bands: Mapping[str, Sequence[Band]],
+    slower: frozenset[str],
+    fast: str,
+    profile: Profile,
+    cluster: Cluster,
+    cost: CostOptions,
+) -> Iterator[_Slow]:
+    mine = [
+        (place, band)
+        for place, band in enumerate(bands[stats.table.name])
+        if band.tier in slower and _on_devices(band, cluster)
+    ]
+    if not mine:
+        return
+    curve, lookups = stats.curve, profile.lookups_per_step(stats)
+    basis = basis_of(curve.probabilities, lookups, tree_of(cluster).sizes)
+    for place, band in mine:
+        first = int(np.searchsorted(curve.stops, band.start, side="right"))
+        last = int(np.searchsorted(curve.stops, band.stop, side="left")) + 1
+        stops = np.minimum(curve.stops[first:last], band.stop)
+        if not len(stops):
+            continue  # rows that are never looked up
+        there, here = (
+            terms_on_basis(home, stats.table, basis[:, first:last], cluster, cost).memory_s
+            for home in (band, band.model_copy(update={"tier": fast}))
+        )
+        size = row_bytes(stats.table, band)
+        count = 1 if band.members != "all" else cluster.group_size(cluster.level_of(band.scope))
+        widths = np.diff(stops, prepend=band.start)
+        yield _Slow(stats, place, band, stops, (there - here) / size, widths * size / count)
+
+
+def _on_devices(band: Band, cluster: Cluster) -> bool:
+    if band.members == "all" or band.order == "blocks":
+        return band.order == "spread"
+    return (
+        len(band.members) == 1
+        and band.scope == cluster.top
+        and (band.members[0] < cluster.num_devices)
+    )
+
+
+def _take(slow: list[_Slow], free: float) -> list[tuple[_Slow, int]]:
+    """Up to which rank each band may come, best gain first."""
+    if not slow or free <= 0:
+        return []
+    gain = np.concatenate([one.gain for one in slow])
+    size = np.concatenate([one.bytes_of_each for one in slow])
+    of = np.repeat(np.arange(len(slow)), [len(one.gain) for one in slow])
+    order = np.argsort(-gain, kind="stable")
+    order = order[gain[order] > 0]
+    used = np.cumsum(size[order])
+    whole = int(np.searchsorted(used, free, side="right"))
+    taken = np.bincount(of[order[:whole]], minlength=len(slow))
+    moves = [
+        (one, int(one.stops[count - 1]))
+        for one, count in zip(slow, taken.tolist(), strict=True)
+        if count
+    ]
+    if whole < len(order):
+        one, count = slow[int(of[order[whole]])], int(taken[of[order[whole]]])
+        left = free - (float(used[whole - 1]) if whole else 0.0)
+        start = int(one.stops[count - 1]) if count else one.band.start
+        width = int(one.stops[count]) - start
+        rows = int(width * left / float(one.bytes_of_each[count]))
+        moves = [move for move in moves if move[0] is not one]
+        moves.append((one, start + min(rows, width)))
+    return [(one, stop) for one, stop in moves if stop > one.band.start]
+
+
+def _move(
+    moves: list[tuple[_Slow, int]],
+    bands: dict[str, list[Band]],
+    fast: str,
+    room: Room,
+    cluster: Cluster,
+) -> None:
+    """Move the head of each band, less a row or two of each holder if rounding asks for it."""
+    for one, stop in moves:
+        band, table = one.band, one.stats.table
+        step = 1 if band.members != "all" else cluster.group_size(cluster.level_of(band.scope))
+        for less in range(3):
+            end = stop - less * step
+            if end <= band.start:
+                break
+            head = band.model_copy(update={"stop": end, "tier": fast})
+            needed = band_bytes(table, head, cluster)
+            if room.fits(needed, fast):
+                room.take(needed, fast)
+                room.take(-needed, band.tier)
+                rest = [band.model_copy(update={"start": end})] if end < band.stop else []
+                mine = bands[table.name]
+                at = next(i for i, other in enumerate(mine) if other is band)
+                mine[at : at + 1] = [head, *rest]
+                break
+
+
+def _joined(bands: Sequence[Band]) -> list[Band]:
+    """Neighbouring bands that came to be alike are one."""
+    found: list[Band] = []
+    for band in sorted(bands, key=lambda b: (b.columns or (0, 0), b.start)):
+        last = found[-1] if found else None
+        if last is not None and last.stop == band.start and _alike(last, band):
+            found[-1] = last.model_copy(update={"stop": band.stop})
+        else:
+            found.append(band)
+    return sorted(found, key=lambda b: (b.start, b.columns or (0, 0)))
+
+
+def _alike(one: Band, other: Band) -> bool:
+    return one.model_copy(update={"start": 0, "stop": 1}) == other.model_copy(
+        update={"start": 0, "stop": 1}
+    )
