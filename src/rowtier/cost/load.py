@@ -6,9 +6,9 @@ add up, and so a plan that differs from another in one table costs one table to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 from operator import add
 
 import numpy as np
@@ -20,7 +20,7 @@ from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.time import step_time
 from rowtier.cost.tree import tree_of
-from rowtier.profile.curve import Floats
+from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 
 
@@ -91,19 +91,27 @@ def total_load(loads: Iterable[Load]) -> Load:
     return reduce(add, loads)
 
 
-def stacked(loads: list[Load]) -> Load:
+def stacked(loads: Sequence[Load]) -> Load:
     """Several loads side by side, along a new last axis."""
+    return _joined(loads, partial(np.stack, axis=-1))
 
-    def side_by_side(parts: list[Floats]) -> Floats:
-        return np.stack(parts, axis=-1)
 
-    def flows(name: str) -> Flow:
-        every: list[Flow] = [getattr(load, name) for load in loads]
-        sent, received = [flow.sent for flow in every], [flow.received for flow in every]
-        return Flow(side_by_side(sent), side_by_side(received))
+def side_by_side(loads: Sequence[Load]) -> Load:
+    """Stacked loads, one behind the other along the last axis."""
+    return _joined(loads, partial(np.concatenate, axis=-1))
+
+
+def chosen(loads: Load, at: Ints | int) -> Load:
+    """Some of stacked loads, by their places along the last axis."""
+    return _joined([loads], lambda parts: parts[0][..., at])
+
+
+def _joined(loads: Sequence[Load], join: Callable[[list[Floats]], Floats]) -> Load:
+    def flow(name: str) -> Flow:
+        flows: list[Flow] = [getattr(load, name) for load in loads]
+        return Flow(join([f.sent for f in flows]), join([f.received for f in flows]))
 
     kept, moved, rounds = (
-        side_by_side([getattr(load, name) for load in loads])
-        for name in ("kept", "moved", "rounds")
+        join([getattr(load, name) for load in loads]) for name in ("kept", "moved", "rounds")
     )
-    return Load(kept, moved, flows("ids"), flows("forward"), flows("sync"), rounds)
+    return Load(kept, moved, flow("ids"), flow("forward"), flow("sync"), rounds)

@@ -22,10 +22,11 @@ from rowtier.cost.step import step_cost
 from rowtier.errors import InfeasibleError
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Certificate, Plan
-from rowtier.plan.solve.menu import Menu, memories, menu_of
+from rowtier.plan.solve.menu import Home, Menu, homes_of, memories, menu_of
 from rowtier.plan.solve.owners import Course, Owners, cut_pieces
-from rowtier.plan.solve.prices import Priced, best_prices
+from rowtier.plan.solve.prices import Priced, best_prices, least_latency_s
 from rowtier.plan.solve.refill import refill, tidied
+from rowtier.plan.solve.small import Search
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 from rowtier.units import show_bytes
@@ -33,6 +34,7 @@ from rowtier.units import show_bytes
 SLACKS = (1.0, 0.95)  # of memory that prices may fill: owners never fill it evenly
 PIECES = (1.0, 4.0)  # per device: more of them are easier to balance, but repeat ids or sums
 MOST_WITHOUT_OWNER = 24
+STARTS = 3  # of the search through small problems
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
@@ -53,7 +55,13 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     if not found:
         raise _infeasible(profile, cluster, options.reserve)
     costs = [step_cost(bands, profile, cluster, None, cost).step_s for bands in found]
+    search = Search(profile, cluster, cost, options.reserve, _all_homes(profile, cluster))
+    if search.is_small:
+        for start in np.argsort(costs, kind="stable")[:STARTS].tolist():
+            found.append(tidied(search.improve(found[start])))
+            costs.append(step_cost(found[-1], profile, cluster, None, cost).step_s)
     best = int(np.argmin(costs))
+    bound += least_latency_s(profile, cluster, cost)
     certificate = Certificate(
         view="step",
         objective=costs[best],
@@ -61,6 +69,13 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         binding=_binding(priced, capacity, cluster),
     )
     return Plan.build("joint", profile, cluster, found[best], certificate)
+
+
+def _all_homes(profile: Profile, cluster: Cluster) -> list[tuple[Home, ...]]:
+    """Every home of each table, those that leave it to one owner included."""
+    kinds = [stats.table.pooling != "none" for stats in profile.stats]
+    owned = {k: [h for h in homes_of(k, cluster, True) if not h.by_sums] for k in set(kinds)}
+    return [(*homes_of(kind, cluster), *owned[kind]) for kind in kinds]
 
 
 def _other_methods(profile: Profile, cluster: Cluster, options: PlanOptions) -> list[Bands]:
@@ -112,7 +127,8 @@ class _Maker:
                 if not room.fits(needed, band.tier):
                     return None
                 room.take(needed, band.tier)
-        even = step_cost(bands, self.profile, self.cluster, None, self.cost).time.memory_s
+        fixed = {name: tuple(mine) for name, mine in bands.items()}
+        even = step_cost(fixed, self.profile, self.cluster, None, self.cost).time.memory_s
         owners = Owners(self.cluster, room, even[: self.cluster.num_devices])
         without = owners.deal(cut_pieces(courses, pieces, self.cluster))
         if without is not None:

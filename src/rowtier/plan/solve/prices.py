@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rowtier.cluster import Cluster
+from rowtier.cost.options import CostOptions
 from rowtier.plan.solve.menu import Menu
 from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.profile import Profile
 
 _HALVINGS = 16  # to 1.5e-5 of the price
 _ROUNDS = 2
@@ -56,6 +59,18 @@ def best_prices(menus: list[Menu], capacity: Floats) -> tuple[Priced, float]:
         for memory in full:
             found, bound = _raise_price(menus, capacity, found, memory, worth, bound)
     return found, bound
+
+
+def least_latency_s(profile: Profile, cluster: Cluster, cost: CostOptions) -> float:
+    """Seconds of waiting that no plan avoids, beside the bytes that the prices count.
+
+    While training, every level that joins several groups carries something: copies that are
+    kept in step (two rounds), or rows or sums that are asked for (three).
+    """
+    if cluster.servers or not cost.training or not any(s.lookups for s in profile.stats):
+        return 0.0
+    rounds = min(2 * (1 - cost.overlap), 3)
+    return sum(rounds * level.latency_s for level in cluster.levels if level.size > 1)
 
 
 def _raise_price(

@@ -1,0 +1,125 @@
+"""Tiny problems in which every placement can be tried."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from strategies import counted
+
+from rowtier import Band, Cluster, InfeasibleError, Profile, Table, TableStats, make_plan
+from rowtier.cost.load import Load, chosen, stacked, total_load
+from rowtier.cost.memory import pools
+
+PARTS, INSTANCES = 8, 25  # 200 problems
+
+
+def _profile(rng: np.random.Generator) -> Profile:
+    stats = []
+    for index in range(2):
+        rows = 2 if index or rng.random() < 0.75 else 3
+        heat = rng.integers(1, 60, rows) ** int(rng.integers(1, 3))
+        table = Table(
+            name=f"t{index}",
+            num_embeddings=rows,
+            embedding_dim=int(rng.choice([4, 16])),
+            features=(f"f{index}",),
+            pooling="sum" if rng.random() < 0.7 else "none",
+        )
+        samples = max(1, int(heat.sum()) // int(rng.integers(1, 6)))
+        stats.append(counted(table, heat, samples=samples))
+    return Profile(int(rng.integers(1, 30)), tuple(stats))
+
+
+def _cluster(profile: Profile, rng: np.random.Generator) -> Cluster:
+    stored = sum(s.table.stored_bytes for s in profile.stats)
+    fast = int(stored * rng.choice([0.3, 0.6, 1.2]))
+    return Cluster.model_validate(
+        {
+            "name": "two",
+            "levels": [
+                {
+                    "name": "node",
+                    "size": 2,
+                    "bandwidth": float(10 ** rng.uniform(6, 10)),
+                    "latency": float(rng.choice([0.0, 1e-6])),
+                }
+            ],
+            "device": {
+                "tiers": [
+                    {"name": "fast", "capacity": fast, "bandwidth": 1e9},
+                    {"name": "slow", "capacity": 2 * stored, "bandwidth": 1e8},
+                ]
+            },
+        }
+    )
+
+
+def _ways(table: Table) -> list[dict[str, object]]:
+    """All homes a row can have; every row of a table chooses one on its own."""
+    found: list[dict[str, object]] = []
+    for tier in ("fast", "slow"):
+        found += [{"scope": "device", "sync": s, "tier": tier} for s in ("dense", "sparse")]
+        found.append({"scope": "node", "coalesced": True, "tier": tier})
+        for owner in (0, 1):
+            one = {"scope": "node", "members": (owner,), "tier": tier}
+            found.append({**one, "coalesced": True})
+            if table.pooling != "none":
+                found.append({**one, "exchange": "sums"})
+    return found
+
+
+def _placements(stats: TableStats, profile: Profile, cluster: Cluster) -> Load:
+    rows, ways = stats.table.num_embeddings, _ways(stats.table)
+    bands = [[Band(start=r, stop=r + 1, **w) for w in ways] for r in range(rows)]  # type: ignore[arg-type]
+
+    def load(*some: Band) -> Load:
+        return Load.of(stats, some, profile.batch_size, cluster)
+
+    alone = [[load(band) for band in some] for some in bands]
+    loads = []
+    for picks in product(range(len(ways)), repeat=rows):
+        mine = [some[pick] for some, pick in zip(bands, picks, strict=True)]
+        owners = [band.members for band in mine if band.exchange == "sums"]
+        if len(set(owners)) == len(owners):
+            parts = [some[pick] for some, pick in zip(alone, picks, strict=True)]
+            loads.append(total_load(parts))
+        else:  # an owner sends one sum for all its rows
+            loads.append(load(*mine))
+    return stacked(loads)
+
+
+def _least_s(profile: Profile, cluster: Cluster) -> float:
+    """The best of all placements, one table's against all of the other's."""
+    first, second = (_placements(stats, profile, cluster) for stats in profile.stats)
+    best = np.inf
+    for index in range(second.kept.shape[-1]):
+        both = first + chosen(second, np.array([index]))
+        values = both.step_s(cluster)
+        for pool in pools(cluster):
+            tier = cluster.tier_names.index(pool.tier)
+            values[both.kept[list(pool.holders), tier].sum(axis=0) > pool.capacity_bytes] = np.inf
+        best = min(best, float(values.min()))
+    return best
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_joint_is_the_best_of_all_placements_of_nearly_every_tiny_problem(part: int) -> None:
+    optimal, worst = 0, 0.0
+    for seed in range(part * INSTANCES, (part + 1) * INSTANCES):
+        rng = np.random.default_rng(seed)
+        profile = _profile(rng)
+        cluster = _cluster(profile, rng)
+        least_s = _least_s(profile, cluster)
+        try:
+            certificate = make_plan(profile, cluster, "joint").certificate
+        except InfeasibleError:
+            assert not np.isfinite(least_s)
+            optimal += 1
+            continue
+        assert certificate is not None
+        assert certificate.bound <= least_s * (1 + 1e-9), seed
+        excess = certificate.objective / least_s - 1
+        assert excess <= certificate.gap + 1e-9, seed
+        worst = max(worst, excess)
+        optimal += excess <= 1e-6
+    assert optimal >= 0.95 * INSTANCES, (optimal, worst)
