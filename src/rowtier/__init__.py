@@ -26,6 +26,8 @@ if TYPE_CHECKING:
         UserError,
     )
     from rowtier.evaluate.compare import Comparison, compare
+    from rowtier.evaluate.predict import Prediction, predict
+    from rowtier.evaluate.replay import Replay, replay
     from rowtier.kinds import load
     from rowtier.plan.make import METHODS, make_plan
     from rowtier.plan.options import PlanOptions
@@ -43,6 +45,8 @@ _HOME = {
     "InfeasibleError": "errors", "InvalidError": "errors", "MismatchError": "errors",
     "RowtierError": "errors", "UserError": "errors",
     "Comparison": "evaluate.compare", "compare": "evaluate.compare",
+    "Prediction": "evaluate.predict", "predict": "evaluate.predict",
+    "Replay": "evaluate.replay", "replay": "evaluate.replay",
     "Band": "band", "load": "kinds",
     "METHODS": "plan.make", "PlanOptions": "plan.options", "make_plan": "plan.make",
     "Certificate": "plan.plan", "Plan": "plan.plan",
@@ -71,8 +75,10 @@ __all__ = [
     "MismatchError",
     "Plan",
     "PlanOptions",
+    "Prediction",
     "Profile",
     "ProfileOptions",
+    "Replay",
     "Report",
     "RowCounts",
     "RowtierError",
@@ -89,6 +95,8 @@ __all__ = [
     "make_profile",
     "make_report",
     "make_workload",
+    "predict",
+    "replay",
 ]
 
 

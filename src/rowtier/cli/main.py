@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from rowtier import __version__
-from rowtier.cli import compare, plan, profile, report, synth, validate, verify
+from rowtier.cli import compare, plan, predict, profile, replay, report, synth, validate, verify
 from rowtier.cli.show import WIDTH
 from rowtier.errors import InvalidError, Mistake, RowtierError
 
@@ -32,6 +32,8 @@ app.command("synth", rich_help_panel="1 Data")(synth.command)
 app.add_typer(profile.app, name="profile", rich_help_panel="1 Data")
 app.command("plan", rich_help_panel="2 Placement")(plan.command)
 app.command("verify", rich_help_panel="2 Placement")(verify.command)
+app.command("predict", rich_help_panel="3 Answers")(predict.command)
+app.command("replay", rich_help_panel="3 Answers")(replay.command)
 app.command("compare", rich_help_panel="3 Answers")(compare.command)
 app.command("report", rich_help_panel="3 Answers")(report.command)
 app.command("validate", rich_help_panel="4 Files")(validate.command)

@@ -1,0 +1,167 @@
+"""`rowtier predict`: what a step of a plan costs, by the cost model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from rowtier.cli import show
+
+if TYPE_CHECKING:
+    from rowtier.evaluate.predict import Prediction
+
+MAX_HOLDERS = 16
+MAX_TABLES = 12
+
+TraceOption = Annotated[
+    Path | None,
+    typer.Option("--trace", metavar="FILE", help="Write the step as a trace for ui.perfetto.dev."),
+]
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(help="A plan folder.")],
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples per device and step; default: the plan's.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show every holder and table.")] = False,
+    trace: TraceOption = None,
+    json: show.JsonOption = False,
+) -> None:
+    """Predict step time, and bytes and lookups per device, tier, link level and table."""
+    from rowtier.evaluate.predict import predict
+    from rowtier.plan.plan import Plan
+
+    prediction = predict(Plan.load(plan), batch_size=batch_size)
+    if trace is not None:
+        from rowtier.report.trace import write_trace
+
+        write_trace(trace, prediction.facts, prediction.plan.cluster, prediction.options)
+    if json:
+        show.as_json(prediction.to_dict())
+        return
+    show.line(prediction.verdict)
+    _levels(prediction)
+    _tiers(prediction)
+    _holders(prediction, full)
+    _tables(prediction, full)
+    _touched(prediction)
+    if trace is not None:
+        show.written(trace)
+
+
+def _levels(prediction: Prediction) -> None:
+    from rowtier.units import show_bytes
+
+    time, flows = prediction.cost.time, prediction.cost.links.flows
+    rows = [
+        [
+            level.name,
+            ms(float(time.exchange_level_s[i])),
+            ms(float(time.sync_level_s[i])),
+            *(show_bytes(float(flow.total[i])) for flow in flows.values()),
+        ]
+        for i, level in enumerate(prediction.plan.cluster.levels)
+    ]
+    if rows:
+        columns = ["links", "exchange", "keeping equal", "ids", "forward", "backward"]
+        show.table([*columns, "sync", "sync ids"], rows)
+
+
+def _tiers(prediction: Prediction) -> None:
+    from rowtier.units import show_bytes, show_count
+
+    facts, kept = prediction.facts, prediction.cost.memory.total
+    rows = [
+        [
+            tier,
+            show_count(float(facts.served[:, i].sum())),
+            f"{facts.served[:, i].sum() / max(1e-300, facts.served.sum()):.1%}",
+            show_bytes(float(facts.read[:, i].sum())),
+            show_bytes(float(facts.written[:, i].sum())),
+            show_bytes(float(kept[:, i].max())),
+        ]
+        for i, tier in enumerate(prediction.plan.cluster.tier_names)
+    ]
+    show.table(["tier", "lookups", "share", "read", "written", "most in use"], rows)
+
+
+def _holders(prediction: Prediction, full: bool) -> None:
+    from rowtier.units import show_bytes, show_count
+
+    cluster, facts, time = prediction.plan.cluster, prediction.facts, prediction.cost.time
+    sent = sum(flow.sent.sum(axis=1) for flow in facts.flows.values())
+    received = sum(flow.received.sum(axis=1) for flow in facts.flows.values())
+    order = sorted(range(cluster.num_holders), key=lambda h: (-time.memory_s[h], h))
+    shown = order if full else order[:MAX_HOLDERS]
+    rows = [
+        [
+            cluster.holder_name(holder),
+            ms(float(time.memory_s[holder])),
+            show_count(float(facts.served[holder].sum())),
+            show_bytes(float(facts.read[holder].sum())),
+            show_bytes(float(facts.written[holder].sum())),
+            show_bytes(float(sent[holder])),
+            show_bytes(float(received[holder])),
+        ]
+        for holder in shown
+    ]
+    columns = ["holder", "memory time", "lookups", "read", "written", "sent", "received"]
+    show.table(columns, rows)
+    more(len(order) - len(shown), "holders")
+
+
+def _tables(prediction: Prediction, full: bool) -> None:
+    import numpy as np
+
+    from rowtier.units import show_bytes, show_count
+
+    facts = prediction.facts.tables
+    tiers = len(prediction.plan.cluster.tier_names)
+    names = [stats.table.name for stats in prediction.plan.profile.stats]
+    levels = len(prediction.plan.cluster.levels)
+    links = facts[:, 2 + 2 * tiers :].reshape(len(names), 4, levels).sum(axis=2)
+    amounts = np.concatenate([facts[:, 2 : 2 + 2 * tiers].sum(axis=1, keepdims=True), links], 1)
+    amounts[:, 3] += amounts[:, 4]  # copies' gradients and their ids
+    order = np.argsort(-amounts[:, :4].sum(axis=1), kind="stable").tolist()
+    shown = order if full else order[:MAX_TABLES]
+    rows = [
+        [
+            names[i],
+            *(show_count(float(facts[i, column])) for column in (0, 1)),
+            *(show_bytes(float(amount)) for amount in amounts[i, :4]),
+        ]
+        for i in shown
+    ]
+    columns = ["table", "lookups", "rows touched", "memory moved", "forward", "ids", "sync"]
+    show.table(columns, rows)
+    more(len(order) - len(shown), "tables")
+
+
+def _touched(prediction: Prediction) -> None:
+    from rowtier.units import show_count
+
+    facts, cluster = prediction.facts, prediction.plan.cluster
+    rows = ", ".join(
+        f"{show_count(round(float(rows)))} by a {scope}"
+        for scope, rows in zip(cluster.scopes, facts.distinct, strict=True)
+    )
+    samples = prediction.plan.profile.batch_size * cluster.num_devices
+    show.line(f"distinct rows touched in a step: {rows}")
+    show.line(
+        f"samples that need nothing from elsewhere: {facts.home_samples / samples:.1%} of "
+        f"{show_count(samples)}"
+    )
+
+
+def ms(seconds: float) -> str:
+    """Seconds as milliseconds for people."""
+    return f"{1e3 * seconds:.4g} ms"
+
+
+def more(count: int, what: str) -> None:
+    """Say how much is not shown."""
+    if count > 0:
+        show.line(f"… and {count:,} more {what}: --full shows them")

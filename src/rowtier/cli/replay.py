@@ -1,0 +1,169 @@
+"""`rowtier replay`: count what a plan's placement does on real batches."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, cast
+
+import typer
+
+from rowtier.cli import show
+from rowtier.cli.predict import TraceOption, more
+from rowtier.units import parse_share
+
+if TYPE_CHECKING:
+    from rowtier.evaluate.replay import Figure, Replay
+
+MAX_HOLDERS = 8
+MAX_TABLES = 8
+POLICIES = ("error", "clip", "drop", "hash")
+
+
+def command(
+    plan: Annotated[Path, typer.Argument(help="A plan folder.")],
+    data: Annotated[
+        str, typer.Argument(help="Parquet, Criteo TSV, npz or pt: a file, a folder or a glob.")
+    ],
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="Samples per device and step; default: the plan's.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="So many steps only, drawn from the data by --seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which steps --steps takes.")] = 0,
+    after: Annotated[
+        float,
+        typer.Option(
+            parser=lambda text: parse_share(str(text)),
+            metavar="SHARE",
+            help="Skip this first part of the data, such as the 50% that was profiled.",
+        ),
+    ] = "0%",  # type: ignore[assignment]
+    on_out_of_range: Annotated[
+        str,
+        typer.Option(
+            help="What to do with an id the table has no row for: error, clip, drop, hash."
+        ),
+    ] = "error",
+    full: Annotated[bool, typer.Option("--full", help="Show every figure.")] = False,
+    trace: TraceOption = None,
+    json: show.JsonOption = False,
+) -> None:
+    """Count accesses, distinct rows and bytes of real batches, beside what was predicted."""
+    from rowtier.errors import UserError
+    from rowtier.evaluate.replay import replay
+    from rowtier.plan.plan import Plan
+
+    if on_out_of_range not in POLICIES:
+        raise UserError(
+            f"--on-out-of-range {on_out_of_range!r}: accepted are {', '.join(POLICIES)}"
+        )
+    policy = cast(Literal["error", "clip", "drop", "hash"], on_out_of_range)
+    loaded = Plan.load(plan)
+    with show.progress(f"replaying {data}", quiet=json) as progress:
+        found = replay(
+            loaded, data, batch_size, steps, seed, after, progress, on_out_of_range=policy
+        )
+    if trace is not None:
+        from rowtier.report.trace import write_trace
+
+        write_trace(trace, found.worst, loaded.cluster, found.prediction.options)
+    if json:
+        show.as_json(found.to_dict())
+        return
+    _report(found, full)
+    if trace is not None:
+        show.line("the trace is that of the slowest step")
+        show.written(trace)
+
+
+def _report(found: Replay, full: bool) -> None:
+    from rowtier.units import show_count
+
+    for warning in found.warnings:
+        show.line(f"! {warning}")
+    show.line(found.verdict)
+    show.line(
+        f"{show_count(found.samples)} samples, {show_count(found.lookups)} lookups; figures are "
+        "means per step"
+    )
+    figures = [f for f in found.figures if f.label.kind in ("step", "level", "tier")]
+    _table("figure", figures, percentiles=("p50", "p90", "p99") if full else ("p90", "p99"))
+    _holders(found, full)
+    _tables(found, full)
+    figures = [f for f in found.figures if f.label.unit != "s"]
+    inside = sum(figure.as_expected for figure in figures)
+    show.line(
+        "error: predicted over replayed. ±: how far the two may be apart although the data is like "
+        f"the profiled data, by chance alone; {inside:,} of {len(figures):,} figures are"
+    )
+
+
+def _holders(found: Replay, full: bool) -> None:
+    """Lookups and memory of the busiest holders; with `full` all their figures."""
+    figures = [f for f in found.figures if f.label.kind == "holder"]
+    if not full:
+        wanted = ("lookups", "read")
+        figures = [f for f in figures if f.label.name in wanted]
+    load: dict[str, float] = {}
+    for figure in figures:
+        if figure.label.name == "read":
+            load[figure.label.of] = load.get(figure.label.of, 0.0) + figure.replayed
+    order = sorted(load, key=lambda name: -load[name])
+    shown = set(order if full else order[:MAX_HOLDERS])
+    _table("holder", [f for f in figures if f.label.of in shown])
+    more(len(order) - len(shown), "holders")
+
+
+def _tables(found: Replay, full: bool) -> None:
+    """The tables that move the most bytes; with `full` all figures of all."""
+    figures = [f for f in found.figures if f.label.kind == "table"]
+    moved: dict[str, float] = {}
+    for figure in figures:
+        moved.setdefault(figure.label.of, 0.0)
+        moved[figure.label.of] += figure.replayed * (figure.label.unit == "bytes")
+    order = sorted(moved, key=lambda name: -moved[name])
+    shown = set(order if full else order[:MAX_TABLES])
+    wanted = ("lookups", "rows touched", "forward")
+    figures = [f for f in figures if f.label.of in shown and (full or f.label.name in wanted)]
+    _table("table", figures)
+    more(len(order) - len(shown), "tables")
+
+
+def _table(title: str, figures: list[Figure], percentiles: tuple[str, ...] = ()) -> None:
+    rows = []
+    for figure in figures:
+        reach = max(figure.high - figure.predicted, figure.predicted - figure.low)
+        facts = figure.to_dict()
+        rows.append(
+            [
+                _name(figure),
+                _amount(figure, figure.replayed),
+                _amount(figure, figure.predicted),
+                _percent(figure.error),
+                _percent(reach / figure.predicted if figure.predicted else 0.0, sign=False),
+                *(_amount(figure, facts[name]) for name in (*percentiles, "worst")),
+            ]
+        )
+    show.table([title, "replayed", "predicted", "error", "±", *percentiles, "worst"], rows)
+
+
+def _name(figure: Figure) -> str:
+    label = figure.label
+    name = ", ".join(part for part in (label.of, label.name, label.at) if part)
+    return f"{name}, ms" if label.unit == "s" else name
+
+
+def _amount(figure: Figure, value: float) -> str:
+    from rowtier.units import show_bytes, show_count
+
+    if figure.label.unit == "s":
+        return f"{1e3 * value:.4g}"
+    return show_bytes(value) if figure.label.unit == "bytes" else show_count(value)
+
+
+def _percent(share: float, sign: bool = True) -> str:
+    if not math.isfinite(share):
+        return "–"
+    return f"{share:+.1%}" if sign else f"{share:.1%}"

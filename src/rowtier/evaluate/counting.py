@@ -1,0 +1,254 @@
+"""Counting the steps of a replay: windows of samples in, the facts of whole steps out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.cost.links import Flow
+from rowtier.cost.options import CostOptions
+from rowtier.cost.time import step_time
+from rowtier.cost.tree import Tree, tree_of
+from rowtier.evaluate.batches import Bags, Piece, Window, bags_of
+from rowtier.evaluate.figures import StepFacts
+from rowtier.evaluate.homes import Homes, homes_of
+from rowtier.evaluate.replay_kernels import (
+    FORWARD,
+    IDS,
+    SYNC,
+    SYNC_IDS,
+    Shape,
+    add_counted,
+    add_dense,
+    count_lookups,
+    count_sums,
+    seen_slots,
+)
+from rowtier.plan.plan import Plan
+from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.ids import OutOfRange
+
+
+@dataclass(eq=False)
+class Amounts:
+    """Lookups and bytes per holder, while they are counted."""
+
+    served: Floats  # holders × tiers
+    read: Floats
+    written: Floats
+    flows: Floats  # ids, forward, sync, sync_ids × sent, received × holders × levels
+
+    @classmethod
+    def none(cls, tree: Tree) -> Amounts:
+        """Nothing yet."""
+        served, read, written = np.zeros((3, tree.holders, len(tree.columns)))
+        return cls(served, read, written, np.zeros((4, 2, tree.holders, tree.levels)))
+
+    def add(self, other: Amounts) -> None:
+        """Add what another part of the step came to."""
+        for name, amounts in vars(self).items():
+            amounts += getattr(other, name)
+
+    def totals(self, lookups: float, rows: float) -> Floats:
+        """All holders together, in the order of `table_labels`."""
+        sent = self.flows[:, 0].sum(axis=1)
+        links = [sent[FORWARD], sent[IDS], sent[SYNC], sent[SYNC_IDS]]
+        return np.concatenate(
+            [[lookups, rows], self.read.sum(axis=0), self.written.sum(axis=0), *links]
+        )
+
+
+@dataclass(eq=False)
+class OpenStep:
+    """A step that is not complete yet."""
+
+    amounts: Amounts
+    distinct: Ints  # devices × how many levels of groups it was the first lookup of
+    extra: NDArray[np.bool_]  # levels that add up partial sums for readers beyond
+    tables: Floats
+    samples: int = 0
+    home_samples: int = 0
+    unseen: int = 0
+
+
+@dataclass(eq=False)
+class Counter:
+    """Counts the steps of a plan."""
+
+    plan: Plan
+    batch_size: int
+    options: CostOptions
+    on_out_of_range: OutOfRange = "error"
+    lookups: int = 0
+    unseen: int = 0  # rows, step by step, that the profile never saw
+    _open: dict[int, OpenStep] = field(default_factory=dict)
+    _numbers: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.tree = tree_of(self.plan.cluster)
+        self.shape = Shape.of(self.tree)
+        order = self.plan.order
+        assert order is not None
+        self.homes = [
+            homes_of(table, bands, order[table.name], self.tree, self.options)
+            for table, bands in self.plan
+        ]
+        self._facts = [_padded(homes) for homes in self.homes]
+        self._dense = [self._dense_amounts(homes) for homes in self.homes]
+        self._bag = 1
+        self._seen = np.zeros(seen_slots(self.tree), dtype=np.int64)
+
+    @property
+    def step_samples(self) -> int:
+        """Samples of a step, all devices together."""
+        return self.batch_size * self.tree.devices
+
+    def add(self, window: Window) -> list[tuple[int, StepFacts]]:
+        """Count a window; the steps that it completed, with their numbers."""
+        away = np.zeros(window.chunk.samples, dtype=np.bool_)
+        for index, homes in enumerate(self.homes):
+            names = homes.table.features
+            bags = [bags_of(homes.table, name, window, self.on_out_of_range) for name in names]
+            for piece in window.pieces:
+                self._count(index, bags, piece, away[piece.start : piece.stop])
+        done = []
+        for piece in window.pieces:
+            step = self._step(piece.step)
+            step.samples += piece.stop - piece.start
+            step.home_samples += int(np.count_nonzero(~away[piece.start : piece.stop]))
+            if step.samples == self.step_samples:
+                done.append((piece.step, self._finish(self._open.pop(piece.step))))
+        return done
+
+    def _step(self, number: int) -> OpenStep:
+        if number not in self._open:
+            tree = self.tree
+            self._numbers.setdefault(number, len(self._numbers))
+            columns = 2 + 2 * len(tree.columns) + 4 * tree.levels
+            self._open[number] = OpenStep(
+                Amounts.none(tree),
+                np.zeros((tree.devices, tree.levels + 2), dtype=np.int64),
+                np.zeros(tree.levels, dtype=np.bool_),
+                np.zeros((len(self.homes), columns)),
+            )
+        return self._open[number]
+
+    def _count(
+        self, index: int, features: list[Bags], piece: Piece, away: NDArray[np.bool_]
+    ) -> None:
+        """Count a table's lookups in a piece of a step."""
+        step, homes, facts = self._step(piece.step), self.homes[index], self._facts[index]
+        shape = (len(homes.layers), self.tree.devices, homes.classes, self.tree.levels + 2)
+        counts, amounts = np.zeros(shape, dtype=np.int64), Amounts.none(self.tree)
+        distinct = np.zeros_like(step.distinct)
+        sums = np.zeros((len(homes.views), *amounts.flows.shape[1:]), dtype=np.int64)
+        for start, stop, first in self._turns(piece, len(features)):
+            for bags in features:
+                cut = (*bags.cut(start, stop), first, stop - start, self.batch_size)
+                here = away[start - piece.start : stop - piece.start]
+                step.unseen += count_lookups(
+                    *cut, self._first_reader(piece), self.shape, homes.state, facts, counts,
+                    distinct, here,
+                )  # fmt: skip
+                for view, found in zip(homes.views, sums, strict=True):
+                    count_sums(
+                        *cut, self._bag, self.shape, homes.state, facts, view.inside,
+                        view.staged, self._seen, found, step.extra,
+                    )  # fmt: skip
+                    self._bag += stop - start
+        self._settle(index, step, counts, distinct, amounts, sums)
+
+    def _settle(
+        self, index: int, step: OpenStep, counts: Ints, distinct: Ints, amounts: Amounts, sums: Ints
+    ) -> None:
+        """Turn counts into bytes and add them to the step."""
+        homes = self.homes[index]
+        for layer, found in zip(homes.layers, counts, strict=True):
+            add_counted(
+                self.shape, found[:, : len(layer.facts)], layer.facts, self.options.training,
+                amounts.served, amounts.read, amounts.written, amounts.flows,
+            )  # fmt: skip
+        for view, found in zip(homes.views, sums, strict=True):
+            amounts.flows[FORWARD] += view.sum_bytes * found
+        step.distinct += distinct
+        step.amounts.add(amounts)
+        lookups = int(distinct.sum())
+        self.lookups += lookups
+        step.tables[index] += amounts.totals(lookups, distinct[:, -1].sum())
+
+    def _first_reader(self, piece: Piece) -> int:
+        return self._numbers[piece.step] * self.tree.devices
+
+    def _turns(self, piece: Piece, features: int) -> list[tuple[int, int, int]]:
+        """Start, stop and place in the step of what is counted at once.
+
+        Features that read the same table take turns device by device, as a device that has
+        seen a row with one feature has seen it for the others.
+        """
+        if features == 1:
+            return [(piece.start, piece.stop, piece.first)]
+        turns, start, first = [], piece.start, piece.first
+        while start < piece.stop:
+            stop = min(piece.stop, start + self.batch_size - first % self.batch_size)
+            turns.append((start, stop, first))
+            first, start = first + stop - start, stop
+        return turns
+
+    def _dense_amounts(self, homes: Homes) -> Amounts:
+        amounts = Amounts.none(self.tree)
+        if self.options.training:
+            for layer in homes.layers:
+                add_dense(
+                    self.shape, layer.rows, layer.facts,
+                    amounts.read, amounts.written, amounts.flows,
+                )  # fmt: skip
+        return amounts
+
+    def _finish(self, step: OpenStep) -> StepFacts:
+        amounts, tree = step.amounts, self.tree
+        for index, dense in enumerate(self._dense):
+            amounts.add(dense)
+            step.tables[index] += dense.totals(0, 0)
+        self.unseen += step.unseen
+        ids, forward, sync, sync_ids = (Flow(*found) for found in amounts.flows)
+        passes = 2 if self.options.training else 1
+        backward = forward.back * (passes - 1)
+        asked, answered, synced = (
+            (flow.sent > 0).any(axis=0).astype(np.int64) for flow in (ids, forward, sync)
+        )
+        rounds: Ints = asked + passes * (answered + step.extra)
+        time = step_time(
+            tree,
+            amounts.read + amounts.written,
+            ([ids, forward, backward], rounds),
+            ([sync + sync_ids], np.asarray(2 * synced)),
+            self.options,
+        )
+        groups = np.array([tree.devices / size for size in tree.sizes])
+        first_of = step.distinct.sum(axis=0)[::-1].cumsum()[::-1][1:]
+        return StepFacts(
+            served=amounts.served,
+            read=amounts.read,
+            written=amounts.written,
+            flows={
+                "ids": ids,
+                "forward": forward,
+                "backward": backward,
+                "sync": sync,
+                "sync_ids": sync_ids,
+            },
+            distinct=first_of / groups,
+            home_samples=float(step.home_samples),
+            time=time,
+            tables=step.tables,
+        )
+
+
+def _padded(homes: Homes) -> Ints:
+    """The facts of all layers in one array, layers × classes × facts."""
+    most = homes.classes
+    return np.stack(
+        [np.pad(layer.facts, ((0, most - len(layer.facts)), (0, 0))) for layer in homes.layers]
+    )

@@ -1,0 +1,195 @@
+"""Where each row of a table lies, in a form that counting kernels read: one number a row.
+
+Rows that share a band, a member and a gateway do the same in a step, so they are one
+*class*. Bands that cover other columns of the same rows stand in other *layers*; almost
+every table has one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import lcm
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.band import Band
+from rowtier.cost.amounts import RowSizes, whole_bytes
+from rowtier.cost.options import CostOptions
+from rowtier.cost.rates import Way
+from rowtier.cost.tree import Tree
+from rowtier.profile.order import NarrowInts, rows_by_rank
+from rowtier.tables import Table
+
+Ints = NDArray[np.int64]
+State = NDArray[np.int32]
+
+SEEN = np.int32(2**30)  # added to the class of rows that the profile saw
+
+# What a class knows, in this order: one column of `Layer.facts` each.
+FACTS = (
+    "level",  # of the scope
+    "position",  # of the holder in its group
+    "gateway",
+    "once",  # a reader asks once per step, not once per lookup
+    "staged",  # rows pass gateways
+    "rows",  # rows travel, not partial sums
+    "dense",  # all rows are updated and synced, touched or not
+    "copies",  # there are several
+    "weight_bytes",
+    "asked_bytes",
+    "id_bytes",
+    "first_tier",
+    "first_bytes",  # that reading the row in the holder's first tier moves
+    "tier",
+    "update_bytes",  # that an update reads, and writes
+    "fetch_bytes",  # that bringing it to the first tier moves, if nothing is updated
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Bands that share no row, and what the classes of their rows know."""
+
+    facts: Ints  # classes × FACTS
+    rows: Ints  # how many each class has
+    bands: tuple[Band, ...]
+    first_class: tuple[int, ...]  # of each band, and where the last one ends
+
+
+@dataclass(frozen=True, eq=False)
+class SumsView:
+    """Classes whose partial sums are added up together: same columns, staged or not."""
+
+    staged: bool
+    sum_bytes: int
+    inside: NDArray[np.bool_]  # layers × classes
+
+
+@dataclass(frozen=True, eq=False)
+class Homes:
+    """A table's placement: per row its last reader (none yet) and its class in each layer."""
+
+    table: Table
+    layers: tuple[Layer, ...]
+    views: tuple[SumsView, ...]
+    state: State  # rows × (1 + layers)
+
+    @property
+    def classes(self) -> int:
+        """The most that a layer has."""
+        return max(len(layer.facts) for layer in self.layers)
+
+
+def homes_of(
+    table: Table, bands: Sequence[Band], touched: NarrowInts, tree: Tree, options: CostOptions
+) -> Homes:
+    """Unfold a table's bands."""
+    by_rank = rows_by_rank(touched, table.num_embeddings)
+    stacks = _stacks(bands)
+    state = np.full((table.num_embeddings, 1 + len(stacks)), -1, dtype=np.int32)
+    layers = []
+    for index, stack in enumerate(stacks):
+        column = state[:, 1 + index]
+        layers.append(_layer(table, stack, by_rank, column, tree, options))
+        column[touched] += SEEN * (column[touched] >= 0)
+    return Homes(table, tuple(layers), tuple(_views(table, layers, tree)), state)
+
+
+def _stacks(bands: Sequence[Band]) -> list[list[Band]]:
+    """As few lists as possible of bands that share no row."""
+    stacks: list[list[Band]] = []
+    for band in sorted(bands, key=lambda band: (band.start, band.stop)):
+        free = next((stack for stack in stacks if stack[-1].stop <= band.start), None)
+        if free is None:
+            stacks.append([band])
+        else:
+            free.append(band)
+    return stacks
+
+
+def _layer(
+    table: Table, bands: list[Band], by_rank: Ints, column: State, tree: Tree, options: CostOptions
+) -> Layer:
+    facts, counts, firsts = [], [], [0]
+    for band in bands:
+        way = Way.of(band, tree)
+        positions = tree.positions(band, way.level)
+        gateways = tree.sizes[way.level - 1] if way.by_gateways else 1
+        rows = by_rank[band.start : band.stop]
+        member, gateway, found = _classes(band, rows, len(positions), gateways)
+        column[rows] = firsts[-1] + found
+        facts.append(_facts(table, band, way, positions[member], gateway, tree, options))
+        counts.append(np.bincount(found, minlength=len(member)))
+        firsts.append(firsts[-1] + len(member))
+    return Layer(np.concatenate(facts), np.concatenate(counts), tuple(bands), tuple(firsts))
+
+
+def _classes(band: Band, rows: Ints, members: int, gateways: int) -> tuple[Ints, Ints, Ints]:
+    """Member and gateway of each class, and the class of each row."""
+    if band.order == "spread":
+        every = lcm(members, gateways)
+        turn = np.arange(every, dtype=np.int64)
+        place = np.arange(band.start, band.stop, dtype=np.int64) - band.start + band.offset
+        return turn % members, turn % gateways, place % every
+    places = np.empty(len(rows), dtype=np.int64)
+    places[np.argsort(rows, kind="stable")] = np.arange(len(rows))
+    block = -(-band.rows // members)
+    member, gateway = np.divmod(np.arange(members * gateways, dtype=np.int64), gateways)
+    return member, gateway, places // block * gateways + (places + band.offset) % gateways
+
+
+def _facts(
+    table: Table,
+    band: Band,
+    way: Way,
+    positions: Ints,
+    gateway: Ints,
+    tree: Tree,
+    options: CostOptions,
+) -> Ints:
+    sizes = RowSizes.of(table, band, options)
+    copies = tree.sizes[way.level] < tree.devices
+    facts = np.zeros((len(positions), len(FACTS)), dtype=np.int64)
+    fact = {name: facts[:, index] for index, name in enumerate(FACTS)}
+    rows = way.exchange == "rows"
+    fact["level"][:], fact["position"][:], fact["gateway"][:] = way.level, positions, gateway
+    fact["once"][:] = rows and (way.coalesced or way.staged)
+    fact["staged"][:], fact["rows"][:] = way.by_gateways, rows
+    fact["copies"][:], fact["dense"][:] = copies, copies and way.sync == "dense"
+    fact["weight_bytes"][:], fact["asked_bytes"][:] = sizes.weight_bytes, sizes.asked_bytes
+    fact["id_bytes"][:] = sizes.id_bytes
+    for kind, at in tree.by_kind(way.level, positions):
+        first, here = next(iter(tree.tiers[kind].values())), tree.tiers[kind][band.tier]
+        fact["first_tier"][at] = tree.columns[first.name]
+        fact["first_bytes"][at] = whole_bytes(sizes.weight_bytes, first)
+        fact["tier"][at] = tree.columns[band.tier]
+        if options.training:
+            stored = whole_bytes(sizes.weight_bytes + sizes.state_bytes, here)
+            fact["update_bytes"][at] = stored
+        elif here is not first:
+            fact["fetch_bytes"][at] = whole_bytes(sizes.weight_bytes, here)
+    return facts
+
+
+def _views(table: Table, layers: list[Layer], tree: Tree) -> list[SumsView]:
+    """Which classes send partial sums together, for every run of columns that they share."""
+    pooled = [
+        (band, layer, slice(*edges))
+        for layer, found in enumerate(layers)
+        for band, edges in zip(found.bands, pairwise(found.first_class), strict=True)
+        if band.exchange == "sums" and tree.scopes[band.scope]
+    ]
+    spans = {id(band): band.columns or (0, table.embedding_dim) for band, *_ in pooled}
+    most, views = max(len(layer.facts) for layer in layers), []
+    for first, last in pairwise(sorted({edge for span in spans.values() for edge in span})):
+        for staged in (False, True):
+            inside = np.zeros((len(layers), most), dtype=np.bool_)
+            for band, layer, classes in pooled:
+                low, high = spans[id(band)]
+                inside[layer, classes] |= band.staged == staged and low <= first and last <= high
+            if inside.any():
+                views.append(SumsView(staged, (last - first) * table.item_bytes, inside))
+    return views

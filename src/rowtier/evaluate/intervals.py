@@ -1,0 +1,109 @@
+"""How far a replayed figure may be from the predicted one if the data is like the profiled data.
+
+Three things part them, and the interval is the sum of what each of them explains.
+
+* Chance. The mean over some steps scatters around the truth by spread/√steps. The prediction
+  rests on the profile, which is as many steps as its samples fill, and scatters likewise.
+  With few steps the spread itself is uncertain (Student's t); with one, events are taken
+  to come one by one (Poisson).
+* Rows that were seen equally often are not equally hot. Distinct rows are fewer for it, as
+  a step touches the hot ones anyway. A row seen c times may be off by √c, so the cost model
+  is asked once more with every bucket of rows parted into a hotter and a colder half by as
+  much; the truth lies between the two answers.
+* The slowest. A step waits for the slowest holder and the busier direction of its links,
+  whichever that is in a step: later than the one that is slowest on average, of n that
+  scatter by s by at most s·√(2 ln n).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from rowtier.evaluate.figures import Label
+from rowtier.evaluate.predict import Prediction, predict
+from rowtier.profile.curve import Curve, Floats
+from rowtier.profile.profile import TableStats
+
+_ROUNDING = 1e-9
+# 95 % of Student's t for 1, 2, … steps more than one; for one step the spread is taken as known.
+_STUDENT = (1.96, 12.71, 4.303, 3.182, 2.776, 2.571)
+
+
+def intervals(prediction: Prediction, spread: Floats, steps: int) -> tuple[Floats, Floats]:
+    """Where the means of 95 % of replays with so many steps are expected, from low to high."""
+    predicted, scattered = prediction.facts.vector(), _scattered(prediction)
+    if steps == 1:
+        spread = _of_one_step(prediction.labels, predicted)
+    plan = prediction.plan
+    step_samples = plan.profile.batch_size * plan.cluster.num_devices
+    profiled = min(stats.samples for stats in plan.profile.stats) / step_samples
+    reach = _student(steps - 1) * spread * math.sqrt(1 / steps + 1 / max(profiled, 1e-9))
+    reach = reach + _ROUNDING * predicted
+    low = np.minimum(predicted, scattered) - reach
+    high = np.maximum(predicted, scattered) + reach
+    return low, high + _waiting(prediction.labels, spread)
+
+
+def _student(freedom: int) -> float:
+    if freedom < len(_STUDENT):
+        return _STUDENT[freedom]
+    return 1.96 + 2.4 / freedom + 2.8 / freedom**2
+
+
+def _of_one_step(labels: Iterable[Label], predicted: Floats) -> Floats:
+    """The spread that independent events would have; of times, that of a tenth."""
+    sizes = np.array([label.event_bytes for label in labels])
+    seconds = np.array([label.unit == "s" for label in labels])
+    return np.where(seconds, 0.1 * predicted, np.sqrt(sizes * predicted))
+
+
+def _scattered(prediction: Prediction) -> Floats:
+    """All figures if rows of a bucket were as unequal as counting leaves room for."""
+    plan = prediction.plan
+    stats = tuple(replace(entry, bucketed=_parted(entry)) for entry in plan.profile.stats)
+    parted = replace(plan, profile=replace(plan.profile, stats=stats))
+    return predict(parted, prediction.options).facts.vector()
+
+
+def _parted(stats: TableStats) -> Curve:
+    """The curve with a hotter and a colder half in every bucket that has two rows."""
+    curve = stats.curve
+    if not len(curve.stops):
+        return curve
+    cold = curve.widths // 2
+    hot = curve.widths - cold
+    heat = curve.lookups / curve.widths
+    off = np.minimum(heat, np.sqrt(heat)) * (cold > 0)
+    lookups = np.stack([hot * heat + cold * off, cold * (heat - off)], axis=1).reshape(-1)
+    stops = np.stack([curve.stops - cold, curve.stops], axis=1).reshape(-1)
+    kept = np.stack([hot > 0, cold > 0], axis=1).reshape(-1)
+    return Curve(stops[kept], np.maximum(lookups[kept], 1e-300))
+
+
+def _waiting(labels: tuple[Label, ...], spread: Floats) -> Floats:
+    """How much later than the slowest on average the slowest of each step may be."""
+    worst: dict[tuple[str, str], float] = {}  # the largest spread of a holder, by name and level
+    holders = {label.of for label in labels if label.kind == "holder"}
+    for label, value in zip(labels, spread, strict=True):
+        if label.kind == "holder" and label.unit in ("s", "lookups"):
+            key = (label.name, label.at)
+            worst[key] = max(worst.get(key, 0.0), float(value))
+    either = math.sqrt(2 * math.log(2))
+    any_one = math.sqrt(2 * math.log(2 * max(1, len(holders))))
+    late = {name: any_one * value for name, value in worst.items()}
+    links = sum(v for (name, _), v in late.items() if name in ("exchange", "keeping equal"))
+    late |= {("links", ""): links, ("step", ""): links + late.get(("memory", ""), 0.0)}
+    lookups = sum(v for (name, _), v in late.items() if name == "lookups")
+    found = np.zeros(len(labels))
+    for index, label in enumerate(labels):
+        if label.kind == "holder" and label.unit == "s":
+            found[index] = either * spread[index]
+        elif label.unit == "s":
+            found[index] = late.get((label.name, label.of), 0.0)
+        elif label.name == "busiest holder":
+            found[index] = lookups
+    return found

@@ -1,0 +1,301 @@
+"""What really happens: real batches go through a plan's placement, and everything is counted.
+
+Nothing is modelled but time, which follows from the counted bytes by the same rule as in
+predictions. Beside each figure stands what was predicted, and how far that may be off by
+chance: see `intervals.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.errors import UserError
+from rowtier.evaluate.batches import Wanted, windows
+from rowtier.evaluate.counting import Counter
+from rowtier.evaluate.figures import Label, StepFacts, frame_of, label_columns
+from rowtier.evaluate.intervals import intervals
+from rowtier.evaluate.predict import Prediction, predict
+from rowtier.files import StrPath
+from rowtier.plan.plan import Plan
+from rowtier.profile.curve import Floats
+from rowtier.profile.ids import OutOfRange
+from rowtier.profile.readers import Source, open_source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+Progress = Callable[[float], None]
+PERCENTILES = (50, 90, 99)
+_CHANCE = 10.0  # unseen rows expected, none found: the data is what was profiled
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a step, replayed and predicted. Percentiles: only of a step, tier or level."""
+
+    label: Label
+    replayed: float  # mean over the steps
+    spread: float  # standard deviation from step to step
+    worst: float
+    predicted: float
+    low: float  # where the replayed mean is expected, predicted ± chance
+    high: float
+    events: float  # how many were counted in all steps, at least
+    percentiles: tuple[float, float, float] | None = None
+
+    @property
+    def error(self) -> float:
+        """How far the prediction is off, as a share of what was replayed."""
+        if self.replayed:
+            return self.predicted / self.replayed - 1
+        return math.inf if self.predicted else 0.0
+
+    @property
+    def as_expected(self) -> bool:
+        """Whether chance alone explains the error."""
+        return self.low <= self.replayed <= self.high
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        label, error = self.label, self.error
+        shown = dict(zip((f"p{p}" for p in PERCENTILES), self.percentiles or (), strict=False))
+        return {
+            **{name: getattr(label, name) for name in ("kind", "of", "name", "at", "unit")},
+            "replayed": self.replayed,
+            "predicted": self.predicted,
+            "error": error if math.isfinite(error) else None,
+            "low": self.low,
+            "high": self.high,
+            "spread": self.spread,
+            "worst": self.worst,
+            **shown,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Replay:
+    """What was counted in some steps, beside what was predicted."""
+
+    prediction: Prediction
+    steps: int
+    samples: int
+    lookups: int
+    unseen: int  # rows, step by step, that the profile never saw
+    figures: tuple[Figure, ...]
+    worst: StepFacts  # the slowest step
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def step_s(self) -> float:
+        """Seconds of a step, mean over the steps."""
+        return self.figure("step").replayed
+
+    @cached_property
+    def _by_label(self) -> dict[tuple[str, str, str], Figure]:
+        return {(f.label.of, f.label.name, f.label.at): f for f in self.figures}
+
+    def figure(self, name: str, of: str = "", at: str = "") -> Figure:
+        """One figure by its name, and by what it belongs to."""
+        found = self._by_label.get((of, name, at))
+        if found is None:
+            raise KeyError(f"no figure {name!r} of {of!r} at {at!r}; `to_frame()` lists them")
+        return found
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: how long a step takes, at its worst, and what was predicted."""
+        step = self.figure("step")
+        assert step.percentiles is not None
+        return (
+            f"{self.prediction.plan.method} takes {1e3 * step.replayed:.4g} ms a step over "
+            f"{self.steps:,} step{'s' if self.steps > 1 else ''} ({1e3 * step.worst:.4g} ms the "
+            f"worst); predicted were {1e3 * step.predicted:.4g} ms, {step.error:+.1%}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        return {
+            "verdict": self.verdict,
+            "warnings": list(self.warnings),
+            "steps": self.steps,
+            "samples": self.samples,
+            "lookups": self.lookups,
+            "unseen_rows": self.unseen,
+            "batch_size": self.prediction.plan.profile.batch_size,
+            "step_s": self.step_s,
+            "figures": [figure.to_dict() for figure in self.figures],
+        }
+
+    def to_frame(self) -> pa.Table:
+        """One line per figure, as an Arrow table; `.to_pandas()` makes a DataFrame of it."""
+        columns = label_columns([figure.label for figure in self.figures])
+        names = ("replayed", "predicted", "error", "low", "high", "spread", "worst")
+        for name in names:
+            columns[name] = [getattr(figure, name) for figure in self.figures]
+        for place, percent in enumerate(PERCENTILES):
+            columns[f"p{percent}"] = [
+                None if figure.percentiles is None else figure.percentiles[place]
+                for figure in self.figures
+            ]
+        return frame_of(columns)
+
+    def __repr__(self) -> str:
+        return f"<Replay: {self.verdict}; {self.lookups:,} lookups>"
+
+
+def replay(
+    plan: Plan,
+    data: StrPath | Iterable[Any],
+    batch_size: int | None = None,
+    steps: int | None = None,
+    seed: int = 0,
+    after: float = 0.0,
+    progress: Progress | None = None,
+    *,
+    options: CostOptions = DEFAULTS,
+    on_out_of_range: OutOfRange = "error",
+) -> Replay:
+    """Count what a plan's placement does on real batches, step by step.
+
+    A step takes `batch_size` samples (the plan's, if not given) for every device, one run of
+    consecutive samples each. `after` skips that share of the data. With fewer `steps` than
+    there are, `seed` draws which of them are taken; they are replayed in the order of the
+    data. Data whose length only reading tells (TSV, pt, iterators) gives its first steps.
+    """
+    _check(plan, batch_size, steps, after)
+    prediction = predict(plan, options, batch_size=batch_size)
+    profile = prediction.plan.profile
+    counter = Counter(plan, profile.batch_size, options, on_out_of_range)
+    features = list(dict.fromkeys(name for table, _ in plan for name in table.features))
+    source = open_source(data, features)
+    wanted = Wanted(counter.step_samples, after, steps, seed)
+    tally = _Tally(prediction.labels)
+    for window in windows(source, features, wanted):
+        for _, facts in counter.add(window):
+            tally.add(facts)
+        if progress is not None:
+            progress(tally.share(steps, window.done))
+    if not tally.steps:
+        raise _no_step(plan, profile.batch_size, counter.step_samples, source, after)
+    return Replay(
+        prediction,
+        tally.steps,
+        tally.steps * counter.step_samples,
+        counter.lookups,
+        counter.unseen,
+        tuple(tally.figures(prediction)),
+        tally.worst_step,
+        tuple(_warnings(prediction.plan, source, counter, tally.steps, after)),
+    )
+
+
+def _check(plan: Plan, batch_size: int | None, steps: int | None, after: float) -> None:
+    if plan.order is None:
+        raise UserError(
+            "the plan has no row order, because it was made from a curve, so nobody knows which "
+            "row lies where: profile the data with `rowtier profile DATA --tables tables.yaml -o "
+            "profile/`, plan from that, and replay the new plan"
+        )
+    for name, value in (("batch_size", batch_size), ("steps", steps)):
+        if value is not None and value < 1:
+            raise UserError(f"{name} {value}: give a whole number, 1 or more")
+    if not 0 <= after < 1:
+        raise UserError(f"after {after:g}: give a share from 0 up to, but not, 1, such as 50%")
+
+
+def _no_step(
+    plan: Plan, batch_size: int, step_samples: int, source: Source, after: float
+) -> UserError:
+    there = "" if source.samples is None else f"{round(source.samples * (1 - after)):,} "
+    skipped = f" after {after:.0%}" if after else ""
+    return UserError(
+        f"the data has {there}samples{skipped}, too few for a step, which takes {step_samples:,}: "
+        f"{batch_size:,} for each of {plan.cluster.num_devices:,} devices. Give more data, or a "
+        "smaller --batch-size"
+    )
+
+
+def _warnings(
+    plan: Plan, source: Source, counter: Counter, steps: int, after: float
+) -> Iterator[str]:
+    """Whether the data looks like what was profiled.
+
+    Data that is new looks up rows that the profile never saw, and the profile itself tells
+    how many to expect. If all rows were seen, only the number of samples can tell.
+    """
+    stats = plan.profile.stats
+    expected = steps * sum(
+        entry.curve.widths[entry.curve.stops > entry.touched] @ np.minimum(
+            1.0, counter.step_samples * entry.lookups_per_sample * entry.curve.probabilities
+        )[entry.curve.stops > entry.touched]
+        for entry in stats
+    )  # fmt: skip
+    same_length = not after and all(source.samples == entry.samples for entry in stats)
+    if counter.unseen == 0 and (expected > _CHANCE or same_length):
+        yield (
+            "this looks like the data that the plan was made from: what was counted there comes "
+            "true by itself. Replay other data, or profile the first half and replay --after 50%"
+        )
+
+
+class _Tally:
+    """Means, spreads and percentiles while steps come in."""
+
+    def __init__(self, labels: tuple[Label, ...]):
+        self.labels = labels
+        self.steps = 0
+        self._kept = [i for i, label in enumerate(labels) if label.kind not in ("holder", "table")]
+        self._series: list[Floats] = []
+        self._first = self._sum = self._squares = self._worst = np.zeros(0)
+        self.worst_step: StepFacts
+
+    def add(self, facts: StepFacts) -> None:
+        """Note a step."""
+        vector = facts.vector()
+        if not self.steps:
+            self._first = vector
+            self._sum, self._squares = np.zeros_like(vector), np.zeros_like(vector)
+            self._worst, self.worst_step = vector.copy(), facts
+        if vector[0] > self._worst[0]:
+            self.worst_step = facts
+        off = vector - self._first  # so that squares do not cancel
+        self._sum += off
+        self._squares += off**2
+        np.maximum(self._worst, vector, out=self._worst)
+        self._series.append(vector[self._kept])
+        self.steps += 1
+
+    def share(self, steps: int | None, done: float) -> float:
+        """How much of the work is done."""
+        return done if steps is None else max(done, min(1.0, self.steps / steps))
+
+    def figures(self, prediction: Prediction) -> Iterator[Figure]:
+        """All figures that are not zero both ways."""
+        count, predicted = self.steps, prediction.facts.vector()
+        mean = self._first + self._sum / count
+        variance = (self._squares - self._sum**2 / count) / max(1, count - 1)
+        spread = np.sqrt(np.maximum(variance, 0))
+        low, high = intervals(prediction, spread, count)
+        percentiles = np.percentile(np.array(self._series), PERCENTILES, axis=0).T
+        shown = dict(zip(self._kept, map(tuple, percentiles.tolist()), strict=True))
+        for index, label in enumerate(self.labels):
+            if mean[index] or predicted[index] or label.kind == "step":
+                events = mean[index] * count / label.event_bytes
+                yield Figure(
+                    label,
+                    replayed=float(mean[index]),
+                    spread=float(spread[index]),
+                    worst=float(self._worst[index]),
+                    predicted=float(predicted[index]),
+                    low=float(low[index]),
+                    high=float(high[index]),
+                    events=float(events),
+                    percentiles=shown.get(index),
+                )

@@ -1,0 +1,366 @@
+"""The inner loops of replay: who looked up which rows first, and what that sends to whom.
+
+Devices are taken in turn, so one number a row, its last reader, tells at once whether a
+lookup is the first of its device, of its node and so on up to the step: a group has seen the
+row before if the last reader is one of it. Counting costs one visit to the row; bytes follow
+from the counts, class by class.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.cost.tree import Tree
+from rowtier.evaluate.homes import FACTS, SEEN
+from rowtier.jit import compiled
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+(
+    LEVEL, POSITION, GATEWAY, ONCE, STAGED, ROWS, DENSE, COPIES, WEIGHT, ASKED, ID,
+    FIRST_TIER, FIRST, TIER, UPDATE, FETCH,
+) = range(len(FACTS))  # fmt: skip
+IDS, FORWARD, SYNC, SYNC_IDS = range(4)  # the flows that are counted
+SENT, RECEIVED = range(2)
+_MASK = SEEN - 1
+
+
+class Shape(NamedTuple):
+    """A cluster's tree in plain arrays."""
+
+    sizes: Ints  # n_0 … n_K
+    anchor: Ints  # per holder: the first device of the group it hangs at; a device's is itself
+    attached: Ints  # per holder: that group's level
+    members: Ints  # of all levels one after the other, groups × positions
+    first_member: Ints  # where each level begins
+    positions: Ints  # in a group of each level
+
+    @classmethod
+    def of(cls, tree: Tree) -> Shape:
+        """The arrays of a tree."""
+        anchor = np.arange(tree.holders, dtype=np.int64)
+        for rack in tree.racks:
+            groups = tree.devices // tree.sizes[rack.level]
+            each = (rack.stop - rack.first) // groups
+            first = np.arange(groups, dtype=np.int64) * tree.sizes[rack.level]
+            anchor[rack.first : rack.stop] = np.repeat(first, each)
+        lengths = [members.size for members in tree.members]
+        return cls(
+            np.array(tree.sizes, dtype=np.int64),
+            anchor,
+            tree.attached.astype(np.int64),
+            np.concatenate([members.reshape(-1) for members in tree.members]),
+            np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64),
+            np.array([members.shape[1] for members in tree.members], dtype=np.int64),
+        )
+
+
+@compiled
+def _owner(shape: Any, level: int, device: int, position: int) -> int:
+    """The holder at a position of the device's group."""
+    group = device // shape.sizes[level]
+    return int(shape.members[shape.first_member[level] + group * shape.positions[level] + position])
+
+
+@compiled
+def _distance(shape: Any, device: int, holder: int) -> int:
+    """The first level whose group has both."""
+    level, anchor = shape.attached[holder], shape.anchor[holder]
+    while device // shape.sizes[level] != anchor // shape.sizes[level]:
+        level += 1
+    return int(level)
+
+
+@compiled
+def _has(shape: Any, level: int, group: int, holder: int) -> bool:
+    """Whether a group has a holder."""
+    return bool(
+        shape.attached[holder] <= level and shape.anchor[holder] // shape.sizes[level] == group
+    )
+
+
+@compiled
+def count_lookups(
+    rows: Ints,
+    lengths: Ints,
+    ragged: bool,
+    first_sample: int,
+    samples: int,
+    batch: int,
+    first_reader: int,
+    shape: Any,
+    state: NDArray[np.int32],
+    facts: Ints,
+    counts: Ints,
+    distinct: Ints,
+    away: NDArray[np.bool_],
+) -> int:
+    """Count the lookups of consecutive samples of a step; how many rows the profile never saw.
+
+    `counts[layer, device, class, i]` are lookups that were the first of no group (i = 0), or
+    of groups up to level i − 1. `first_reader` is the number of the step's first device
+    among the readers of all steps. `away[sample]` says that some row lies elsewhere.
+    """
+    sizes, layers = shape.sizes, state.shape[1] - 1
+    levels = len(sizes)
+    starts = np.empty(levels, dtype=np.int64)
+    device, until, at, unseen = -1, -1, 0, 0
+    reader = np.int32(0)
+    for index in range(samples):
+        sample = first_sample + index
+        if sample >= until:
+            device = sample // batch
+            until = (device + 1) * batch
+            reader = np.int32(first_reader + device)
+            for level in range(levels):
+                starts[level] = first_reader + device // sizes[level] * sizes[level]
+        stop = at + (lengths[index] if ragged else 1)
+        while at < stop:
+            row = rows[at]
+            at += 1
+            last = state[row, 0]
+            fresh = 0
+            if last != reader:
+                fresh = 1
+                while fresh < levels and last < starts[fresh]:
+                    fresh += 1
+                state[row, 0] = reader
+            distinct[device, fresh] += 1
+            for layer in range(layers):
+                code = state[row, 1 + layer]
+                if code < 0:
+                    continue
+                kind = code & _MASK
+                counts[layer, device, kind, fresh] += 1
+                if layer == 0 and fresh == levels and code < SEEN:
+                    unseen += 1
+                if not away[index]:
+                    size = sizes[facts[layer, kind, LEVEL]]
+                    away[index] = facts[layer, kind, POSITION] != device % size
+    return unseen
+
+
+@compiled
+def count_sums(
+    rows: Ints,
+    lengths: Ints,
+    ragged: bool,
+    first_sample: int,
+    samples: int,
+    batch: int,
+    bag: int,
+    shape: Any,
+    state: NDArray[np.int32],
+    facts: Ints,
+    inside: NDArray[np.bool_],
+    staged: bool,
+    seen: Ints,
+    sums: Ints,
+    extra: NDArray[np.bool_],
+) -> None:
+    """Count the partial sums that consecutive samples need, per holder and level.
+
+    A holder, or with `staged` a group, sends one per bag that looks anything up there.
+    `seen` remembers for every level's groups, then the holders, the last bag; bags are
+    numbered from `bag`. `extra` marks levels that add up sums for readers beyond.
+    """
+    at, layers = 0, state.shape[1] - 1
+    for index in range(samples):
+        device = (first_sample + index) // batch
+        stop = at + (lengths[index] if ragged else 1)
+        while at < stop:
+            row = rows[at]
+            at += 1
+            for layer in range(layers):
+                code = state[row, 1 + layer]
+                if code < 0 or not inside[layer, code & _MASK]:
+                    continue
+                fact = facts[layer, code & _MASK]
+                holder = _owner(shape, fact[LEVEL], device, fact[POSITION])
+                if holder != device:
+                    _send_sum(shape, device, holder, bag + index, staged, seen, sums, extra)
+
+
+@compiled
+def _send_sum(
+    shape: Any,
+    device: int,
+    holder: int,
+    bag: int,
+    staged: bool,
+    seen: Ints,
+    sums: Ints,
+    extra: NDArray[np.bool_],
+) -> None:
+    holders, levels = len(shape.anchor), len(shape.sizes) - 1
+    own = len(seen) - holders + holder
+    far, level = _distance(shape, device, holder), shape.attached[holder]
+    if not staged or level > 0:
+        if seen[own] == bag:
+            return
+        seen[own] = bag
+    if not staged or level == far:
+        sums[SENT, holder, far - 1] += 1
+        sums[RECEIVED, device, far - 1] += 1
+        return
+    anchor = shape.anchor[holder]
+    if level > 0:  # a server hands its sum to a device of its group
+        size = shape.sizes[level]
+        sums[SENT, holder, level - 1] += 1
+        sums[RECEIVED, anchor // size * size + device % size, level - 1] += 1
+        extra[level - 1] = True
+    first_group = 0
+    for below in range(level):
+        first_group += shape.sizes[levels] // shape.sizes[below]
+    while level < far:
+        size = shape.sizes[level]
+        group = anchor // size
+        if seen[first_group + group] == bag:
+            return
+        seen[first_group + group] = bag
+        source, target = group * size + device % size, device
+        if level + 1 < far:
+            above = shape.sizes[level + 1]
+            target = anchor // above * above + device % above
+        if source != target:
+            sums[SENT, source, level] += 1
+            sums[RECEIVED, target, level] += 1
+            extra[level] |= level + 1 < far
+        first_group += shape.sizes[levels] // size
+        level += 1
+
+
+def seen_slots(tree: Tree) -> int:
+    """How many entries `count_sums` needs for what it has seen."""
+    groups = sum(tree.devices // size for size in tree.sizes)
+    return groups + tree.holders
+
+
+@compiled
+def add_counted(
+    shape: Any,
+    counts: Ints,
+    facts: Ints,
+    training: bool,
+    served: Floats,
+    read: Floats,
+    written: Floats,
+    flows: Floats,
+) -> None:
+    """Add what the counts of one layer mean in lookups and bytes, per holder."""
+    sizes = shape.sizes
+    levels, devices = len(sizes) - 1, counts.shape[0]
+    up = np.zeros((levels + 1, devices))
+    for kind in range(len(facts)):
+        fact = facts[kind]
+        up[:] = 0
+        touched = 0
+        for device in range(devices):
+            fresh = counts[device, kind]
+            lookups = fresh.sum()
+            if lookups == 0:
+                continue
+            holder = _owner(shape, fact[LEVEL], device, fact[POSITION])
+            served[holder, fact[TIER]] += lookups
+            if fact[STAGED]:
+                _pass_on(shape, fact, device, holder, fresh, read, flows)
+            else:
+                asks = lookups - fresh[0] * fact[ONCE]
+                read[holder, fact[FIRST_TIER]] += asks * fact[FIRST]
+                _ask(shape, fact, device, holder, asks, flows)
+            read[holder, fact[TIER]] += fresh[fact[LEVEL] + 1 :].sum() * fact[FETCH]
+            for level in range(fact[LEVEL] + 1, levels + 1):
+                up[level, device // sizes[level - 1]] += fresh[level:].sum()
+            touched += fresh[levels + 1]
+        if training and not fact[DENSE]:
+            _update(shape, fact, touched, read, written)
+            _sync(shape, fact, up, touched, flows)
+
+
+@compiled
+def _ask(shape: Any, fact: Ints, device: int, holder: int, asks: int, flows: Floats) -> None:
+    if holder == device:
+        return
+    link = _distance(shape, device, holder) - 1
+    flows[IDS, SENT, device, link] += asks * fact[ASKED]
+    flows[IDS, RECEIVED, holder, link] += asks * fact[ASKED]
+    if fact[ROWS]:
+        flows[FORWARD, SENT, holder, link] += asks * fact[WEIGHT]
+        flows[FORWARD, RECEIVED, device, link] += asks * fact[WEIGHT]
+
+
+@compiled
+def _pass_on(
+    shape: Any, fact: Ints, device: int, holder: int, fresh: Ints, read: Floats, flows: Floats
+) -> None:
+    """Rows go to each group that needs them first: from the holder, or a group's gateway."""
+    sizes = shape.sizes
+    if holder == device:
+        read[holder, fact[FIRST_TIER]] += fresh[1:].sum() * fact[FIRST]
+    for level in range(1, fact[LEVEL] + 1):
+        needed = fresh[level:].sum()
+        child, group = device // sizes[level - 1], device // sizes[level]
+        source = holder
+        if not _has(shape, level, group, holder):
+            source = group * sizes[level] + fact[GATEWAY] % sizes[level]
+        if needed == 0 or _has(shape, level - 1, child, source):
+            continue
+        target = child * sizes[level - 1] + fact[GATEWAY] % sizes[level - 1]
+        flows[IDS, SENT, target, level - 1] += needed * fact[ASKED]
+        flows[IDS, RECEIVED, source, level - 1] += needed * fact[ASKED]
+        flows[FORWARD, SENT, source, level - 1] += needed * fact[WEIGHT]
+        flows[FORWARD, RECEIVED, target, level - 1] += needed * fact[WEIGHT]
+        if source == holder:
+            read[holder, fact[FIRST_TIER]] += needed * fact[FIRST]
+
+
+@compiled
+def _update(shape: Any, fact: Ints, rows: float, read: Floats, written: Floats) -> None:
+    size = shape.sizes[fact[LEVEL]]
+    for first in range(0, shape.sizes[-1], size):
+        holder = _owner(shape, fact[LEVEL], first, fact[POSITION])
+        read[holder, fact[TIER]] += rows * fact[UPDATE]
+        written[holder, fact[TIER]] += rows * fact[UPDATE]
+
+
+@compiled
+def _sync(shape: Any, fact: Ints, up: Floats, down: float, flows: Floats) -> None:
+    """Copies meet level by level; the one that adds up is equally often any of them.
+
+    `up[j]` are rows that each level-(j−1) group has gradients for, `down` those of any.
+    The copies inside a group take equal parts.
+    """
+    sizes = shape.sizes
+    for level in range(fact[LEVEL] + 1, len(sizes)):
+        below = sizes[level - 1]
+        fan = sizes[level] // below
+        part = sizes[fact[LEVEL]] / below / fan
+        for group in range(sizes[-1] // sizes[level]):
+            total = up[level, group * fan : (group + 1) * fan].sum()
+            for child in range(group * fan, (group + 1) * fan):
+                sent = part * (fan - 1) * (up[level, child] + down)
+                received = part * (total - up[level, child] + (fan - 1) * down)
+                for first in range(child * below, (child + 1) * below, sizes[fact[LEVEL]]):
+                    holder = _owner(shape, fact[LEVEL], first, fact[POSITION])
+                    flows[SYNC, SENT, holder, level - 1] += sent * fact[WEIGHT]
+                    flows[SYNC, RECEIVED, holder, level - 1] += received * fact[WEIGHT]
+                    if not fact[DENSE]:
+                        flows[SYNC_IDS, SENT, holder, level - 1] += sent * fact[ID]
+                        flows[SYNC_IDS, RECEIVED, holder, level - 1] += received * fact[ID]
+
+
+@compiled
+def add_dense(
+    shape: Any, rows: Ints, facts: Ints, read: Floats, written: Floats, flows: Floats
+) -> None:
+    """Add what every step pays for copies that are kept equal without asking."""
+    up = np.empty((len(shape.sizes), shape.sizes[-1]))
+    for kind in range(len(facts)):
+        if facts[kind, DENSE]:
+            up[:] = rows[kind]
+            _update(shape, facts[kind], rows[kind], read, written)
+            _sync(shape, facts[kind], up, rows[kind], flows)

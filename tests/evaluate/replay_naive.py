@@ -1,0 +1,295 @@
+"""Replay once more, in plain Python: every id of every sample, one message at a time.
+
+Shares nothing with `rowtier.evaluate` and `rowtier.cost`: no classes, no stamps, no kernels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+
+from rowtier import Band, Plan, Table
+from rowtier.cost.options import CostOptions
+
+Bag = list[int]  # rows that one sample looks up with one feature
+
+
+@dataclass
+class NaiveStep:
+    """One step. `batch[feature][sample]` is a bag; device d reads the d-th run of samples."""
+
+    plan: Plan
+    batch: dict[str, list[Bag]]
+    options: CostOptions
+    sent: dict = field(default_factory=lambda: defaultdict(float))
+    received: dict = field(default_factory=lambda: defaultdict(float))
+    served: dict = field(default_factory=lambda: defaultdict(int))
+    read: dict = field(default_factory=lambda: defaultdict(float))
+    written: dict = field(default_factory=lambda: defaultdict(float))
+    distinct: list = field(default_factory=list)
+    extra: set = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        cluster = self.cluster = self.plan.cluster
+        self.K, self.W = len(cluster.levels), cluster.num_devices
+        self.groups = [
+            [cluster.members(k, g) for g in range(cluster.num_groups(k))] for k in range(self.K + 1)
+        ]
+        samples = len(next(iter(self.batch.values())))
+        self.per_device = samples // self.W
+        self.away = [False] * samples
+        self.distinct = [0.0] * (self.K + 1)
+        self.table_rows: dict[str, int] = {}
+        for table, bands in self.plan:
+            self._table(table, bands)
+
+    @property
+    def home_samples(self) -> int:
+        return self.away.count(False)
+
+    def n(self, level: int) -> int:
+        return self.cluster.group_size(level)
+
+    def distance(self, a: int, b: int) -> int:
+        for level in range(self.K + 1):
+            if any(a in group and b in group for group in self.groups[level]):
+                return level
+        raise AssertionError
+
+    def send(self, kind: str, source: int, target: int, amount: float) -> None:
+        if amount and source != target:
+            level = self.distance(source, target)
+            self.sent[kind, source, level] += amount
+            self.received[kind, target, level] += amount
+
+    def array(self, amounts: dict, kind: str) -> np.ndarray:
+        found = np.zeros((self.cluster.num_holders, self.K))
+        for (what, holder, level), amount in amounts.items():
+            if what == kind:
+                found[holder, level - 1] += amount
+        return found
+
+    def tiers(self, amounts: dict) -> np.ndarray:
+        found = np.zeros((self.cluster.num_holders, len(self.cluster.tier_names)))
+        for (holder, tier), amount in amounts.items():
+            found[holder, tier] += amount
+        return found
+
+    def _table(self, table: Table, bands: tuple[Band, ...]) -> None:
+        lookups = [Counter() for _ in range(self.W)]  # per device: row -> times
+        for feature in table.features:
+            for sample, bag in enumerate(self.batch[feature]):
+                for row in bag:
+                    lookups[sample // self.per_device][row] += 1
+        self.looked = lookups
+        touched = [
+            [{row for d in group if d < self.W for row in lookups[d]} for group in groups]
+            for groups in self.groups
+        ]
+        self.touched = touched
+        for level in range(self.K + 1):
+            self.distinct[level] += sum(map(len, touched[level])) / len(touched[level])
+        self.table_rows[table.name] = len(touched[self.K][0])
+        by_rank = self.plan.rows_in_order(table.name).tolist()
+        owners: list[dict[int, tuple[int, int]]] = []  # per band: row -> (position, place)
+        for band in bands:
+            owners.append(self._dealt(band, by_rank[band.start : band.stop]))
+            for row, (position, place) in owners[-1].items():
+                self._row(table, band, row, position, place)
+        for feature in table.features:
+            for sample, bag in enumerate(self.batch[feature]):
+                self._sums(table, bands, owners, sample // self.per_device, bag)
+                for band, owner in zip(bands, owners, strict=True):
+                    for row in bag:
+                        if row in owner:
+                            holder = self._holder(band, sample // self.per_device, owner[row][0])
+                            self.away[sample] |= holder != sample // self.per_device
+
+    def _holder(self, band: Band, device: int, position: int) -> int:
+        level = self.cluster.level_of(band.scope)
+        return self.groups[level][device // self.n(level)][position]
+
+    def _dealt(self, band: Band, rows: list[int]) -> dict[int, tuple[int, int]]:
+        level = self.cluster.level_of(band.scope)
+        members = list(range(self.n(level))) if band.members == "all" else list(band.members)
+        m = len(members)
+        if band.order == "spread":
+            return {r: (members[(x + band.offset) % m], x) for x, r in enumerate(rows)}
+        block = -(-len(rows) // m)
+        return {r: (members[x // block], x) for x, r in enumerate(sorted(rows))}
+
+    def _row(self, table: Table, band: Band, row: int, position: int, place: int) -> None:
+        level = self.cluster.level_of(band.scope)
+        width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
+        row_bytes = width * table.item_bytes
+        id_bytes = 4 if self.options.ids == "narrow" else 8
+        names = self.cluster.tier_names
+        for group, holders in enumerate(self.groups[level]):
+            owner = holders[position]
+            readers = [h for h in holders if h < self.W]
+            for reader in readers:
+                self.served[owner, names.index(band.tier)] += self.looked[reader][row]
+            if band.exchange == "rows" and band.staged and level:
+                self.requests = 0
+                self.requests += owner in readers and row in self.looked[owner]
+                self._pass_on(level, group, owner, owner, row, place + band.offset, row_bytes)
+                requests = self.requests
+            else:
+                requests = 0
+                once = band.exchange == "rows" and (band.coalesced or band.staged)
+                weighted = band.exchange == "sums" and table.name in self.options.weighted
+                for reader in readers:
+                    asks = self.looked[reader][row]
+                    asks = min(asks, 1) if once else asks
+                    requests += asks
+                    self.send("ids", reader, owner, asks * (id_bytes + 4 * weighted))
+                    if band.exchange == "rows":
+                        self.send("forward", owner, reader, asks * row_bytes)
+            needed = row in self.touched[level][group]
+            self._memory(table, band, owner, row, width, requests, needed)
+        if self.options.training:
+            self._sync(band, level, position, row, row_bytes, id_bytes)
+
+    def _pass_on(
+        self, level: int, group: int, source: int, owner: int, row: int, place: int, row_bytes: int
+    ) -> None:
+        if level == 0:
+            return
+        id_bytes = 4 if self.options.ids == "narrow" else 8
+        fan = self.n(level) // self.n(level - 1)
+        for child in range(group * fan, (group + 1) * fan):
+            holder = source
+            if source not in self.groups[level - 1][child]:
+                holder = child * self.n(level - 1) + place % self.n(level - 1)
+                if row in self.touched[level - 1][child]:
+                    self.send("forward", source, holder, row_bytes)
+                    self.send("ids", holder, source, id_bytes)
+                    self.requests += source == owner
+            self._pass_on(level - 1, child, holder, owner, row, place, row_bytes)
+
+    def _memory(
+        self,
+        table: Table,
+        band: Band,
+        owner: int,
+        row: int,
+        width: int,
+        requests: int,
+        needed: bool,
+    ) -> None:
+        state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
+        size = width * table.item_bytes
+        tiers = self.cluster.tiers_of(owner)
+        tier = next(t for t in tiers if t.name == band.tier)
+        first = self.cluster.tier_names.index(tiers[0].name)
+        here = self.cluster.tier_names.index(tier.name)
+
+        def whole(amount: int, grain: int) -> int:
+            return math.ceil(amount / grain) * grain
+
+        self.read[owner, first] += requests * whole(size, tiers[0].granularity_bytes)
+        copies = self.n(self.cluster.level_of(band.scope)) < self.W
+        if self.options.training:
+            dense = copies and band.sync == "dense"
+            if dense or row in self.touched[self.K][0]:
+                moved = whole(size + state[table.optimizer], tier.granularity_bytes)
+                self.read[owner, here] += moved
+                self.written[owner, here] += moved
+        elif tier is not tiers[0] and needed:
+            self.read[owner, here] += whole(size, tier.granularity_bytes)
+
+    def _sync(
+        self, band: Band, k: int, position: int, row: int, row_bytes: int, id_bytes: int
+    ) -> None:
+        dense = band.sync == "dense"
+        for level in range(k + 1, self.K + 1):
+            fans = [self.n(j) // self.n(j - 1) for j in range(k + 1, level)]
+            below, fan = math.prod(fans), self.n(level) // self.n(level - 1)
+            down = dense or row in self.touched[self.K][0]
+            for group in range(len(self.groups[level])):
+                children = range(group * fan, (group + 1) * fan)
+                for path in product(*(range(f) for f in fans)):
+                    at = sum(d * math.prod(fans[:i]) for i, d in enumerate(path))
+                    copies = {c: self.groups[k][c * below + at][position] for c in children}
+                    for root, source in product(children, children):
+                        if root == source:
+                            continue
+                        up = dense or row in self.touched[level - 1][source]
+                        legs = [(copies[source], copies[root], up)]
+                        legs.append((copies[root], copies[source], down))
+                        for sender, target, happens in legs:
+                            part = happens / below / fan
+                            self.send("sync", sender, target, part * row_bytes)
+                            self.send("sync_ids", sender, target, (not dense) * part * id_bytes)
+
+    def _sums(
+        self, table: Table, bands: tuple[Band, ...], owners: list, reader: int, bag: Bag
+    ) -> None:
+        for column in range(table.embedding_dim):
+            for staged in (False, True):
+                hit = {
+                    self._holder(band, reader, owner[row][0])
+                    for band, owner in zip(bands, owners, strict=True)
+                    if band.exchange == "sums" and band.staged == staged
+                    if (band.columns or (0, 10**9))[0] <= column < (band.columns or (0, 10**9))[1]
+                    for row in bag
+                    if row in owner
+                }
+                if staged:
+                    self._staged(reader, hit, table.item_bytes)
+                else:
+                    for owner in hit:
+                        self.send("forward", owner, reader, table.item_bytes)
+
+    def _staged(self, reader: int, hit: set[int], item_bytes: int) -> None:
+        for far in range(1, self.K + 1):
+            group = reader // self.n(far)
+            fan = self.n(far) // self.n(far - 1)
+            for child in range(group * fan, (group + 1) * fan):
+                inside = self.groups[far - 1][child]
+                if reader not in inside and hit & set(inside):
+                    collector = child * self.n(far - 1) + reader % self.n(far - 1)
+                    self.send("forward", collector, reader, item_bytes)
+                    self._collect(far - 1, child, reader, hit, item_bytes)
+            for server in self._attached(far, group) & hit:
+                self.send("forward", server, reader, item_bytes)
+
+    def _attached(self, level: int, group: int) -> set[int]:
+        fan = self.n(level) // self.n(level - 1)
+        inside = {
+            h for c in range(group * fan, (group + 1) * fan) for h in self.groups[level - 1][c]
+        }
+        return set(self.groups[level][group]) - inside
+
+    def _collect(self, level: int, group: int, reader: int, hit: set[int], item: int) -> None:
+        if level == 0:
+            return
+        collector = group * self.n(level) + reader % self.n(level)
+        fan = self.n(level) // self.n(level - 1)
+        for child in range(group * fan, (group + 1) * fan):
+            if not hit & set(self.groups[level - 1][child]):
+                continue
+            source = child * self.n(level - 1) + reader % self.n(level - 1)
+            if source != collector:
+                self.send("forward", source, collector, item)
+                self.extra.add(level)
+            self._collect(level - 1, child, reader, hit, item)
+        for server in self._attached(level, group) & hit:
+            self.send("forward", server, collector, item)
+            self.extra.add(level)
+
+
+def naive_steps(
+    plan: Plan, data: dict[str, list[Bag]], batch_size: int, options: CostOptions
+) -> list[NaiveStep]:
+    """Every whole step of the data."""
+    size = batch_size * plan.cluster.num_devices
+    samples = len(next(iter(data.values())))
+    return [
+        NaiveStep(plan, {f: bags[at : at + size] for f, bags in data.items()}, options)
+        for at in range(0, samples - size + 1, size)
+    ]

@@ -1,0 +1,124 @@
+"""Fast replay equals a replay in plain Python, to the last byte, for every kind of band."""
+
+import os
+
+import numpy as np
+import pytest
+from cost.cost_cases import rich_bands, rich_clusters
+from evaluate.replay_naive import NaiveStep, naive_steps
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import counted, tables
+
+from rowtier import Plan, Profile, Table, TableStats
+from rowtier.cost.options import CostOptions
+from rowtier.evaluate.batches import Wanted, windows
+from rowtier.evaluate.counting import Counter
+from rowtier.evaluate.figures import StepFacts
+from rowtier.profile.readers import open_source
+
+EXAMPLES = 150 if "ROWTIER_RANDOM_TESTS" in os.environ else 80
+
+
+@st.composite
+def _stats(draw: st.DrawFn, name: str) -> TableStats:
+    table: Table = draw(tables(name))
+    features = tuple(f"{name}_{i}" for i in range(draw(st.integers(1, 2))))
+    rows = min(table.num_embeddings, 16)
+    table = table.model_copy(update={"num_embeddings": rows, "features": features})
+    heat = draw(st.lists(st.integers(0, 5), min_size=rows, max_size=rows))
+    stats = counted(table, np.array(heat, dtype=np.int64))
+    first = stats.features[0].model_copy(update={"name": features[0]})
+    more = [
+        first.model_copy(update={"name": other, "present": 0, "lookups": 0, "lengths": ()})
+        for other in features[1:]
+    ]
+    return TableStats.counted(table, stats.samples, (first, *more), stats.counts)
+
+
+@st.composite
+def replays(draw: st.DrawFn) -> tuple[Plan, dict[str, list[list[int]]], int, CostOptions, int]:
+    """A plan, bags per feature, a batch size, options, and samples per chunk of the data."""
+    stats = tuple(draw(_stats(f"t{i}")) for i in range(draw(st.integers(1, 2))))
+    cluster = draw(rich_clusters())
+    bands = {s.table.name: draw(rich_bands(s.table, cluster)) for s in stats}
+    batch_size = draw(st.integers(1, 3))
+    plan = Plan.build("random", Profile(batch_size, stats), cluster, bands)
+    samples = batch_size * cluster.num_devices * 2 + draw(st.integers(0, 3))
+    random = np.random.default_rng(draw(st.integers(0, 2**32)))
+    data = {
+        feature: [
+            random.integers(0, entry.table.num_embeddings, random.integers(0, 5)).tolist()
+            for _ in range(samples)
+        ]
+        for entry in stats
+        for feature in entry.table.features
+    }
+    options = CostOptions(
+        overlap=draw(st.sampled_from([0.0, 0.4])),
+        ids=draw(st.sampled_from(["wide", "narrow"])),
+        training=draw(st.booleans()),
+        weighted=frozenset(draw(st.sampled_from([[], ["t0"]]))),
+    )
+    return plan, data, batch_size, options, draw(st.integers(1, samples))
+
+
+def batches(data: dict[str, list[list[int]]], chunk: int) -> list[dict[str, tuple]]:
+    samples = len(next(iter(data.values())))
+    return [
+        {
+            feature: (
+                np.array([row for bag in bags[at : at + chunk] for row in bag], dtype=np.int64),
+                np.array([len(bag) for bag in bags[at : at + chunk]], dtype=np.int64),
+            )
+            for feature, bags in data.items()
+        }
+        for at in range(0, samples, chunk)
+    ]
+
+
+def fast_steps(
+    plan: Plan, data: dict, batch_size: int, options: CostOptions, chunk: int
+) -> list[StepFacts]:
+    counter = Counter(plan, batch_size, options)
+    source = open_source(batches(data, chunk), list(data))
+    found = windows(source, list(data), Wanted(counter.step_samples, 0.0, None, 0))
+    return [facts for window in found for _, facts in counter.add(window)]
+
+
+def assert_same(fast: StepFacts, naive: NaiveStep, training: bool) -> None:
+    for kind in ("ids", "forward", "sync", "sync_ids"):
+        flow = fast.flows[kind]
+        assert flow.sent == pytest.approx(naive.array(naive.sent, kind), rel=1e-9), kind
+        assert flow.received == pytest.approx(naive.array(naive.received, kind), rel=1e-9), kind
+    back = naive.array(naive.received, "forward") * training
+    assert fast.flows["backward"].sent == pytest.approx(back)
+    assert fast.served.tolist() == naive.tiers(naive.served).tolist()
+    assert fast.read.tolist() == naive.tiers(naive.read).tolist()
+    assert fast.written.tolist() == naive.tiers(naive.written).tolist()
+    assert fast.distinct == pytest.approx(naive.distinct)
+    assert fast.home_samples == naive.home_samples
+    assert fast.tables[:, 1].tolist() == list(naive.table_rows.values())
+    assert fast.tables[:, 2:].sum() == pytest.approx(
+        fast.read.sum()
+        + fast.written.sum()
+        + sum(fast.flows[name].sent.sum() for name in ("ids", "forward", "sync", "sync_ids"))
+    )
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(replays())
+def test_fast_replay_counts_what_plain_python_counts(case: tuple) -> None:
+    plan, data, batch_size, options, chunk = case
+    slow = naive_steps(plan, data, batch_size, options)
+    fast = fast_steps(plan, data, batch_size, options, chunk)
+    assert len(fast) == len(slow) >= 2
+    for found, expected in zip(fast, slow, strict=True):
+        assert_same(found, expected, options.training)
+        rounds = np.array([level.latency_s for level in plan.cluster.levels])
+        asked, answered = (
+            (found.flows[name].sent > 0).any(axis=0).astype(int) for name in ("ids", "forward")
+        )
+        extra = np.isin(np.arange(1, len(rounds) + 1), list(expected.extra))
+        rounds = rounds * (asked + (1 + options.training) * (answered + extra))
+        assert found.time.exchange_latency_s == pytest.approx(rounds)
