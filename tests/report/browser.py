@@ -1,6 +1,7 @@
 """A real browser for tests: Debian's Chromium without a window, asked over two pipes.
 
 Chrome DevTools Protocol, messages ended by a zero byte: nothing to install beside Chromium.
+`python tests/report/browser.py report.html picture.png` takes the picture in README.md.
 """
 
 from __future__ import annotations
@@ -10,7 +11,10 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,3 +144,20 @@ def open_browser(chromium: str, folder: Path) -> Iterator[Page]:
         os.close(from_browser)
         process.terminate()
         process.wait()
+
+
+def main() -> None:
+    """Take a picture of the top of a report."""
+    report, picture = map(Path, sys.argv[1:])
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        open_browser(shutil.which("chromium") or "chromium", Path(folder)) as page,
+    ):
+        page.open(report)
+        page.size(1280, 1180)
+        page.run("new Promise((done) => setTimeout(done, 500))")
+        page.picture(picture, whole=False)
+
+
+if __name__ == "__main__":
+    main()

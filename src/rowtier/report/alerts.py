@@ -18,6 +18,7 @@ from rowtier.units import show_bytes
 GAP, IMBALANCE, FULL, DOMINANT, SLOW = 0.05, 1.25, 0.95, 0.25, 0.05
 THIN = 10  # lookups per touched row below which single rows are ranked by chance
 THIN_SHARE = 0.2
+UNSEEN = 0.01  # share of lookups to come on rows that the data never touched
 
 _FULL_SAYS = {
     True: "it is the last tier, so larger tables will not fit",
@@ -139,11 +140,13 @@ def _statistics(facts: Facts) -> Iterator[Alert]:
     else:
         yield from _thin(facts)
     said = [line for index in facts.by_importance for line in table_alerts(facts.looks[index])]
+    unseen = any(look.unseen_share > UNSEEN for look in facts.looks)
+    level: Level = "warning" if unseen else "note"
     if len(said) == 1:
-        yield Alert("warning", said[0])
+        yield Alert(level, said[0])
     elif said:
-        text = f"the statistics have {len(said)} things to say about single tables"
-        yield Alert("warning", text, tuple(said))
+        text = f"{len(said)} remarks on the statistics of single tables, the most important first"
+        yield Alert(level, text, tuple(said))
 
 
 def _thin(facts: Facts) -> Iterator[Alert]:

@@ -35,11 +35,12 @@ def altair() -> Any:
 
 
 def all_charts(facts: Facts, sheets: dict[str, Sheet]) -> dict[str, dict[str, Any]]:
-    """Specifications by the name of their sheet; `curve` and `memory` are drawn repeatedly."""
+    """Specifications by name; every tier has its own, so that each has a unit that suits it."""
+    tiers = facts.plan.cluster.tier_names
     charts = {
-        "memory": memory_chart(sheets["memory"]),
+        **{f"memory {tier}": memory_chart(sheets["memory"].where("tier", tier)) for tier in tiers},
         "load": load_chart(sheets["load"]),
-        "curve": curve_chart(facts.plan.cluster.tier_names),
+        "curve": curve_chart(tiers),
         "links": links_chart(sheets["links"]),
         "comparison": comparison_chart(sheets["comparison"], _bound_s(facts)),
     }
@@ -208,7 +209,7 @@ def _only_if(alt: Any, test: str) -> Any:
 
 
 def _ticks(alt: Any) -> Any:
-    return alt.Axis(labelAngle=0, labelOverlap=True, ticks=False)
+    return alt.Axis(labelAngle=0, labelOverlap=True, labelPadding=6, ticks=False)
 
 
 def _position(field: str, values: Any) -> str:

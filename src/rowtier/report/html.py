@@ -62,6 +62,7 @@ def make_report(plan: Plan | StrPath, *, baselines: bool = True) -> Report:
         "curves": curves(facts),
         "order": facts.by_importance,
         "tiers": list(facts.plan.cluster.tier_names),
+        "holders": facts.plan.cluster.num_holders,
         "devices": facts.plan.cluster.num_devices,
     }
     html = _template().render(

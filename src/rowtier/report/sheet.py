@@ -27,6 +27,11 @@ class Sheet:
         at = self.columns.index(name)
         return [row[at] for row in self.rows]
 
+    def where(self, name: str, cell: Cell) -> Sheet:
+        """The rows that have a cell in a column."""
+        at = self.columns.index(name)
+        return Sheet(self.columns, tuple(row for row in self.rows if row[at] == cell))
+
     def to_dict(self) -> dict[str, Any]:
         """The same for the page."""
         return {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def tiles(facts: Facts) -> list[Tile]:
         Tile(
             "step time, predicted",
             ms(load.step_s),
-            f"memory {ms(load.memory_s)} + links {ms(load.links_s)}",
+            _unbroken(f"memory {ms(load.memory_s)} + links {ms(load.links_s)}"),
         ),
         *_certificate_tiles(facts.plan.certificate),
         Tile("model", show_bytes(held), f"{len(profile.stats):,} tables with optimizer state"),
@@ -72,7 +73,9 @@ def _certificate_tiles(certificate: Certificate | None) -> Iterator[Tile]:
         return
     bound = amount(certificate, certificate.bound)
     measure = "" if certificate.view == "step" else f" ({_says(certificate)})"
-    yield Tile("gap", f"{certificate.gap:.1%}", f"no placement is below {bound}{measure}")
+    yield Tile(
+        "gap", f"{certificate.gap:.1%}", _unbroken(f"no placement is below {bound}{measure}")
+    )
     yield Tile("what binds", certificate.binding, "")
 
 
@@ -147,12 +150,17 @@ def ms(seconds: float) -> str:
         return "0"
     if seconds >= 1:
         return f"{seconds:.4g} s"
-    return f"{1e3 * seconds:.4g} ms" if seconds >= 1e-4 else f"{1e6 * seconds:.4g} µs"
+    return f"{1e3 * seconds:.4g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.4g} µs"
 
 
 def amount(certificate: Certificate, value: float) -> str:
     """A figure in the unit of the certificate's view."""
     return ms(value) if VIEWS[certificate.view].unit == "s" else show_bytes(value)
+
+
+def _unbroken(text: str) -> str:
+    """The same text with figures that are never parted from their units."""
+    return re.sub(r"(\d) (?=[^\W\d])", "\\1\u00a0", text)
 
 
 def _says(certificate: Certificate) -> str:

@@ -19,7 +19,11 @@
   };
   const count = (value) => scaled(value, [["T", 1e12], ["G", 1e9], ["M", 1e6], ["k", 1e3]], " ");
   const bytes = (value) => scaled(value, [["TiB", 2 ** 40], ["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10], ["B", 0]], " ");
-  const percent = (value) => (value > 0 && value < 0.0005 ? "<0.1 %" : (100 * value).toFixed(1) + " %");
+  const percent = (value) => {
+    if (value > 0 && value < 0.0005) return "<0.1%";
+    return value < 1 && value > 0.9995 ? ">99.9%" : (100 * value).toFixed(1) + "%";
+  };
+  const unbroken = (words) => words.replace(/(\d) (?=[kMGT]\b)/g, "$1\u00a0");
 
   const tail = (name) => (name.length > 24 ? "…" + name.slice(-22) : name);
   // Long names may be broken after a dot, a dash, a slash or an underscore.
@@ -90,11 +94,12 @@
     for (const tier of data.tiers) {
       const values = memory.filter((row) => row.tier === tier);
       const place = values[0].place.replace(/ \d+$/, "");
-      await drawUnder("memory-charts", `${tier}, per ${place}`, "memory", values, `Bytes held in ${tier} against capacity`);
+      await drawUnder("memory-charts", `${tier}, per ${place}`, `memory ${tier}`, values, `Bytes held in ${tier} against capacity`);
     }
+    const who = data.holders > data.devices ? "device and server" : "device";
     for (const [kind, title] of [["memory", "memory time"], ["links", "link time"]]) {
       const values = load.filter((row) => row.kind === kind);
-      if (values.length) await drawUnder("load-charts", `${title}, per device`, "load", values, `Busy ${title} of every device in a step`);
+      if (values.length) await drawUnder("load-charts", `${title}, per ${who}`, "load", values, `Busy ${title} of every device in a step`);
     }
     if (data.sheets.links.rows.length) await draw(chart("links"), "links", objects(data.sheets.links), "Bytes through the links of each level");
     else chart("links").textContent = "One device: there are no links.";
@@ -154,9 +159,9 @@
 
   // ---- the table of tables ------------------------------------------------------------
   const COLUMNS = [
-    ["table", "table", (v) => v, "23%"], ["rows", "rows", count, "7%"], ["dim", "dim", String, "5%"],
-    ["bytes", "size", bytes, "8%"], ["lookups_per_step", "lookups", count, "8%"],
-    ["step_share", "of step", percent, "8%"], ["slow_share", "slow", percent, "7%"], ["placement", "where its rows live", (v) => v, "34%"],
+    ["table", "table", (v) => v, "22%"], ["rows", "rows", count, "6%"], ["dim", "dim", String, "5%"],
+    ["bytes", "size", bytes, "7%"], ["lookups_per_step", "lookups", count, "7%"],
+    ["step_share", "of step", percent, "7%"], ["slow_share", "slow", percent, "6%"], ["placement", "where its rows live", unbroken, "40%"],
   ];
   const TITLES = { bytes: "With optimizer state", lookups_per_step: "Per device and step", step_share: "Share of the step time", slow_share: "Share of its lookups outside the first tier" };
   const most = Math.max(1e-9, ...tables.map((table) => table.step_share));
