@@ -8,12 +8,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from report.browser import Page, open_browser
 from report.report_cases import EVIL, cluster, plan, profile
 
 import rowtier
 from rowtier.plan.make import make_plan
+from rowtier.profile.curve import Curve
+from rowtier.profile.profile import FeatureStats, Profile, TableStats
+from rowtier.tables import Table
 
 pytest.importorskip("vl_convert", reason="charts need rowtier[report]")
 CHROMIUM = shutil.which("chromium")
@@ -149,6 +153,18 @@ def test_dark_is_followed_and_can_be_switched(page: Page) -> None:
 def test_nothing_scrolls_sideways(page: Page, width: int) -> None:
     page.size(width, 900)
     assert page.run("document.documentElement.scrollWidth") <= width
+
+
+def test_one_device_and_a_table_that_nobody_reads_open(page: Page, tmp_path: Path) -> None:
+    alone = cluster().model_copy(update={"levels": ()})
+    unread = Table(name="unread", num_embeddings=1, embedding_dim=4, features=("unread",))
+    nothing = FeatureStats(name="unread", present=0, lookups=0)
+    silent = TableStats(unread, 10, (nothing,), Curve(np.empty(0, dtype=np.int64), np.empty(0)))
+    made = make_plan(Profile(8, (silent,)), alone, "row-wise")
+    rowtier.make_report(made).save(tmp_path / "small.html")
+    page.open(tmp_path / "small.html")
+    assert page.run("document.querySelector('[data-chart=links]').textContent").startswith("One")
+    assert page.run("trouble.hidden")
 
 
 def test_two_thousand_tables_and_a_thousand_devices_open(page: Page, tmp_path: Path) -> None:

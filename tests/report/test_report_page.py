@@ -5,6 +5,7 @@ import gzip
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -163,12 +164,24 @@ def test_without_baselines_none_is_planned(tmp_path: Path) -> None:
 def test_memory_over_its_capacity_is_a_problem() -> None:
     facts = Facts.of(plan("joint"), baselines=False)
     pool, held = facts.pools[0]
-    facts.__dict__["pools"] = [(pool, held | {"buffers": 2 * pool.capacity_bytes})] + [
-        (p, {"weights": 0}) for p, _ in facts.pools[1:]
-    ]
+    crowded = held | {"buffers": pool.capacity_bytes // 2, "weights": pool.capacity_bytes}
+    facts.__dict__["pools"] = [(pool, crowded), *facts.pools[1:]]
     first = find_alerts(facts)[0]
     assert first.level == "problem"
-    assert "--reserve" in first.text
+    assert "hbm of device 0 is over its capacity" in first.text
+    assert "--reserve 51%" in first.text
+
+
+def test_statistics_too_thin_to_rank_rows_are_a_warning() -> None:
+    curve = plan("joint")
+    made = replace(curve, order={t.name: np.arange(t.num_embeddings) for t, _ in curve})
+    facts = Facts.of(made, baselines=False)
+    seldom = [replace(look, lookups=2 * look.touched) for look in facts.looks]
+    assert not any("thin" in alert.text for alert in find_alerts(facts))
+    facts.__dict__["looks"] = seldom
+    (thin,) = [alert for alert in find_alerts(facts) if "thin" in alert.text]
+    assert thin.level == "warning"
+    assert all("2.0 lookups per touched row" in line for line in thin.more)
 
 
 def test_a_missing_library_is_named_with_the_way_to_get_it(

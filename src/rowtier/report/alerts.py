@@ -52,15 +52,12 @@ def find_alerts(facts: Facts) -> list[Alert]:
 
 def _memory(facts: Facts) -> Iterator[Alert]:
     for tier in facts.plan.cluster.tier_names:
-        filled = [
-            (sum(held.values()) / pool.capacity_bytes, pool)
-            for pool, held in facts.pools
-            if pool.tier == tier
-        ]
-        share, fullest = max(filled, key=lambda pair: pair[0])
-        full = sum(part > FULL for part, _ in filled)
+        found = [(pool, held) for pool, held in facts.pools if pool.tier == tier]
+        filled = [sum(held.values()) / pool.capacity_bytes for pool, held in found]
+        share, full = max(filled), sum(part > FULL for part in filled)
+        fullest = found[filled.index(share)][0]
         if share > 1:
-            yield Alert("problem", _over(share, fullest))
+            yield Alert("problem", _over(fullest, share, found))
         elif full:
             last = tier == facts.plan.cluster.device.tiers[-1].name
             where = f"{tier} is {share:.1%} full on {fullest.place}"
@@ -68,12 +65,13 @@ def _memory(facts: Facts) -> Iterator[Alert]:
             yield Alert("warning" if last else "note", f"{where}: {_FULL_SAYS[last]}")
 
 
-def _over(share: float, pool: Pool) -> str:
-    over, reserve = (share - 1) * pool.capacity_bytes, min(99, ceil(100 * (share - 1)) + 1)
+def _over(pool: Pool, share: float, found: list[tuple[Pool, dict[str, int]]]) -> str:
+    """Room must be left for what planners do not place: buffers and remap tables."""
+    beside = max((h["remap"] + h["buffers"]) / p.capacity_bytes for p, h in found)
     return (
         f"{pool.tier} of {pool.place} is over its capacity of {show_bytes(pool.capacity_bytes)} by "
-        f"{show_bytes(over)} once exchange buffers and remap tables are counted: plan again with "
-        f"--reserve {reserve}%"
+        f"{show_bytes((share - 1) * pool.capacity_bytes)} once exchange buffers and remap tables "
+        f"are counted: plan again with --reserve {min(99, ceil(100 * beside) + 1)}%"
     )
 
 
