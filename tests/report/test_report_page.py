@@ -21,6 +21,7 @@ from rowtier.plan.make import make_plan
 from rowtier.report.alerts import find_alerts
 from rowtier.report.facts import Facts
 from rowtier.report.sheets import MAX_BARS, curves, load_sheet, memory_sheet, tables_sheet
+from rowtier.report.verdict import certificate_facts, prices
 from rowtier.report.words import cuts, home, numbers, placement
 
 pytest.importorskip("vl_convert", reason="charts need rowtier[report]")
@@ -64,18 +65,33 @@ def test_the_page_says_what_the_plan_claims(report: rowtier.Report) -> None:
     assert "rowtier plan --profile profile/ --cluster cluster.yaml --method joint" in report.html
 
 
-def test_a_new_field_of_a_certificate_is_shown_by_its_name() -> None:
-    class Priced(rowtier.Certificate):
-        price_of_memory: float
+class Priced(rowtier.Certificate):
+    prices: tuple[dict[str, Any], ...] = ()  # type: ignore[assignment]
+    from_statistics: float | None = None
+    found_by: str = ""
 
-    from rowtier.report.verdict import certificate_facts
 
-    facts = dict(
-        certificate_facts(
-            Priced(view="step", objective=2.0, bound=1.0, binding="hbm", price_of_memory=0.5)
-        )
+def priced() -> Priced:
+    memory = {"resource": "hbm", "unit": "GB", "saves": 0.002}
+    links = {"resource": "cluster", "unit": "GB/s", "saves": 0.0003}
+    return Priced(
+        **{"view": "step", "objective": 2.0, "bound": 1.0, "binding": "hbm"},
+        **{"prices": (memory, links), "from_statistics": 0.2, "found_by": "search"},
     )
-    assert facts["price of memory"] == "0.5"
+
+
+def test_prices_and_uncertainty_are_told_in_words() -> None:
+    assert prices(priced()) == [
+        "1 GB more hbm on every device: at most 2 ms a step",
+        "1 GB/s more for each of the cluster links: at least 300 µs a step",
+    ]
+    said = find_alerts(Facts.of(replace(plan("joint"), certificate=priced()), baselines=False))
+    assert any("the statistics leave room for 20.0%" in alert.text for alert in said)
+
+
+def test_a_new_field_of_a_certificate_is_shown_by_its_name() -> None:
+    facts = dict(certificate_facts(priced()))
+    assert facts["found by"] == "search"
     assert facts["gap"] == "100.000%"
 
 

@@ -12,12 +12,14 @@ import numpy as np
 from rowtier.cost.memory import Pool
 from rowtier.profile.look import alerts as table_alerts
 from rowtier.report.facts import Facts
+from rowtier.report.verdict import uncertainty
 from rowtier.report.words import numbers
 from rowtier.units import show_bytes
 
 GAP, IMBALANCE, FULL, DOMINANT, SLOW = 0.05, 1.25, 0.95, 0.25, 0.05
 THIN = 10  # lookups per touched row below which single rows are ranked by chance
 THIN_SHARE = 0.2
+UNCERTAIN = 0.1
 UNSEEN = 0.01  # share of lookups to come on rows that the data never touched
 
 _FULL_SAYS = {
@@ -100,11 +102,19 @@ def _certificate(facts: Facts) -> Iterator[Alert]:
             f"{facts.plan.method} proves nothing about how good it is: joint and recshard "
             "come with a bound",
         )
-    elif certificate.gap > GAP:
+        return
+    if certificate.gap > GAP:
         yield Alert(
             "warning",
             f"the gap is {certificate.gap:.1%}: a better placement may exist, or the bound may "
             "be loose",
+        )
+    uncertain = uncertainty(certificate) or 0.0
+    if uncertain > UNCERTAIN:
+        yield Alert(
+            "warning",
+            f"the statistics leave room for {uncertain:.1%}: so much longer it takes if hot rows "
+            "are at the low end of their interval; profile more data",
         )
 
 

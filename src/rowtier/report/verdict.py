@@ -16,7 +16,7 @@ from rowtier.report.facts import Facts
 from rowtier.report.sheet import Cell, Sheet
 from rowtier.units import show_bytes, show_count, spell_bandwidth, spell_seconds
 
-SHOWN_ELSEWHERE = {"view", "objective", "bound", "binding"}
+SHOWN_ELSEWHERE = {"view", "objective", "bound", "binding", "prices", "from_statistics"}
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,33 @@ def certificate_facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
     yield "bound", amount(certificate, certificate.bound)
     yield "gap", f"{certificate.gap:.3%}"
     yield "what binds", certificate.binding
+    uncertain = uncertainty(certificate)
+    if uncertain is not None:
+        yield "statistics", f"the objective rises by {uncertain:.1%} if hot rows are at their least"
     for key, value in certificate.to_data().items():
         if key not in SHOWN_ELSEWHERE:
             yield key.replace("_", " "), _plain(value)
+
+
+def uncertainty(certificate: Certificate) -> float | None:
+    """The share by which the objective may be off because the statistics are, if known."""
+    found = certificate.to_data().get("from_statistics")
+    return None if found is None else float(found)
+
+
+def prices(certificate: Certificate | None) -> list[str]:
+    """What more of a memory or a link would save, in words."""
+    listed = certificate.to_data().get("prices", ()) if certificate is not None else ()
+    said = []
+    for price in listed:
+        assert certificate is not None
+        saves = amount(certificate, price["saves"])
+        if price["unit"] == "GB":
+            said.append(f"1 GB more {price['resource']} on every device: at most {saves} a step")
+        else:
+            links = f"{price['resource']} links"
+            said.append(f"1 {price['unit']} more for each of the {links}: at least {saves} a step")
+    return said
 
 
 def inputs(facts: Facts, folder: str) -> Inputs:
