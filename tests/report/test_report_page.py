@@ -82,8 +82,8 @@ def priced() -> Priced:
 
 def test_prices_and_uncertainty_are_told_in_words() -> None:
     assert prices(priced()) == [
-        "1 GB more hbm on every device: at most 2 ms a step",
-        "1 GB/s more for each of the cluster links: at least 300 µs a step",
+        "1 GB more hbm everywhere: at most 2 ms a step",
+        "1 GB/s more on every cluster link: at least 300 µs a step",
     ]
     said = find_alerts(Facts.of(replace(plan("joint"), certificate=priced()), baselines=False))
     assert any("the statistics leave room for 20.0%" in alert.text for alert in said)

@@ -105,12 +105,12 @@ def prices(certificate: Certificate | None) -> list[str]:
     said = []
     for price in listed:
         assert certificate is not None
-        saves = amount(certificate, price["saves"])
-        if price["unit"] == "GB":
-            said.append(f"1 GB more {price['resource']} on every device: at most {saves} a step")
-        else:
-            links = f"{price['resource']} links"
-            said.append(f"1 {price['unit']} more for each of the {links}: at least {saves} a step")
+        memory, saves = price["unit"] == "GB", amount(certificate, price["saves"])
+        what = f"{price['resource']} everywhere" if memory else f"on every {price['resource']} link"
+        saved = (
+            f"{'at most' if memory else 'at least'} {saves} a step" if price["saves"] else "nothing"
+        )
+        said.append(f"1 {price['unit']} more {what}: {saved}")
     return said
 
 
