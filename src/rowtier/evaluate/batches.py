@@ -102,10 +102,10 @@ def _chunks(
 
 def _left_out(chunk: Chunk, after: float, before: float, done: float) -> int:
     """Samples of a chunk that lie in the first part of data whose length is not known."""
-    if done <= after:
-        return chunk.samples
     if before >= after:
         return 0
+    if done <= after:
+        return chunk.samples
     return round(chunk.samples * (after - before) / (done - before))
 
 

@@ -175,7 +175,6 @@ class Counter:
         step.distinct += distinct
         step.amounts.add(amounts)
         lookups = int(distinct.sum())
-        self.lookups += lookups
         step.tables[index] += amounts.totals(lookups, distinct[:, -1].sum())
 
     def _first_reader(self, piece: Piece) -> int:
@@ -212,6 +211,7 @@ class Counter:
             amounts.add(dense)
             step.tables[index] += dense.totals(0, 0)
         self.unseen += step.unseen
+        self.lookups += int(step.distinct.sum())
         ids, forward, sync, sync_ids = (Flow(*found) for found in amounts.flows)
         passes = 2 if self.options.training else 1
         backward = forward.back * (passes - 1)

@@ -5,7 +5,8 @@ Three things part them, and the interval is the sum of what each of them explain
 * Chance. The mean over some steps scatters around the truth by spread/√steps. The prediction
   rests on the profile, which is as many steps as its samples fill, and scatters likewise.
   With few steps the spread itself is uncertain (Student's t); with one, events are taken
-  to come one by one (Poisson).
+  to come one by one (Poisson). Where steps did not differ at all, up to three events in all
+  of them may still have been missed ("rule of three").
 * Rows that were seen equally often are not equally hot. Distinct rows are fewer for it, as
   a step touches the hot ones anyway. A row seen c times may be off by √c, so the cost model
   is asked once more with every bucket of rows parted into a hotter and a colder half by as
@@ -42,7 +43,7 @@ def intervals(prediction: Prediction, spread: Floats, steps: int) -> tuple[Float
     step_samples = plan.profile.batch_size * plan.cluster.num_devices
     profiled = min(stats.samples for stats in plan.profile.stats) / step_samples
     reach = _student(steps - 1) * spread * math.sqrt(1 / steps + 1 / max(profiled, 1e-9))
-    reach = reach + _ROUNDING * predicted
+    reach = np.maximum(reach, _unseen(prediction.labels, spread) / steps) + _ROUNDING * predicted
     low = np.minimum(predicted, scattered) - reach
     high = np.maximum(predicted, scattered) + reach
     return low, high + _waiting(prediction.labels, spread)
@@ -59,6 +60,12 @@ def _of_one_step(labels: Iterable[Label], predicted: Floats) -> Floats:
     sizes = np.array([label.event_bytes for label in labels])
     seconds = np.array([label.unit == "s" for label in labels])
     return np.where(seconds, 0.1 * predicted, np.sqrt(sizes * predicted))
+
+
+def _unseen(labels: Iterable[Label], spread: Floats) -> Floats:
+    """Three events, where no step differed from another."""
+    sizes = np.array([0.0 if label.unit == "s" else label.event_bytes for label in labels])
+    return np.where(spread == 0, 3 * sizes, 0.0)
 
 
 def _scattered(prediction: Prediction) -> Floats:

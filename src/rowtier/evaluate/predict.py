@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rowtier.cost.lookups import served_by_band, served_lookups
+from rowtier.band import Band
+from rowtier.cost.lookups import served_by_band
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.touch import Bags, basis_of, touched
@@ -24,11 +25,14 @@ from rowtier.evaluate.figures import (
     labels_of,
 )
 from rowtier.plan.plan import Plan
-from rowtier.profile.curve import Floats
+from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import TableStats
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+Served = tuple[TableStats, Band, Ints, Floats]  # holders of a band, and lookups of each member
+_NEVER = 1e-12  # samples a step that will never be seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,13 +66,14 @@ class Prediction:
         """The figures as arrays."""
         plan, cost = self.plan, self.cost
         distinct = _distinct(plan)
+        served = list(served_by_band(plan.bands, plan.profile, plan.cluster, plan.order))
         return StepFacts(
-            served=served_lookups(plan.bands, plan.profile, plan.cluster, plan.order),
+            served=_served(plan, served),
             read=cost.read_bytes,
             written=cost.written_bytes,
             flows={name: cost.links.flows[name] for name in FLOWS},
             distinct=distinct.sum(axis=0),
-            home_samples=_home_samples(plan),
+            home_samples=_home_samples(plan, served),
             time=cost.time,
             tables=_tables(plan, cost, distinct[:, -1]),
         )
@@ -144,27 +149,35 @@ def _tables(plan: Plan, cost: StepCost, distinct: Floats) -> Floats:
     return np.stack(rows)
 
 
-def _home_samples(plan: Plan) -> float:
+def _served(plan: Plan, served: list[Served]) -> Floats:
+    """Lookups per holder and tier."""
+    tree = tree_of(plan.cluster)
+    found = np.zeros((tree.holders, len(tree.columns)))
+    for _, band, holders, lookups in served:
+        found[holders, tree.columns[band.tier]] += lookups
+    return found
+
+
+def _home_samples(plan: Plan, served: list[Served]) -> float:
     """Samples a step that find all their rows on their own device.
 
     Features count as independent of each other. Where a table is cut by columns, the piece
     that is least at home decides.
     """
     stay = np.ones(plan.cluster.num_devices)
-    for stats, away in _away(plan):
+    for stats, away in _away(plan, served):
         for feature in stats.features:
             alone = replace(stats, features=(feature,))
             stay *= 1 - Bags.of(alone).sums(away)
-    return float(plan.profile.batch_size * stay.sum())
+    expected = float(plan.profile.batch_size * stay.sum())
+    return expected if expected > _NEVER else 0.0
 
 
-def _away(plan: Plan) -> Iterator[tuple[TableStats, Floats]]:
+def _away(plan: Plan, served: list[Served]) -> Iterator[tuple[TableStats, Floats]]:
     """Per table the share of each device's lookups that other holders serve."""
     tree = tree_of(plan.cluster)
     parts: dict[str, list[tuple[tuple[int, int], Floats]]] = {}
-    for stats, band, holders, lookups in served_by_band(
-        plan.bands, plan.profile, plan.cluster, plan.order
-    ):
+    for stats, band, holders, lookups in served:
         group = tree.sizes[tree.scopes[band.scope]] * plan.profile.lookups_per_step(stats)
         here = np.zeros(tree.holders)
         here[holders] = lookups / max(group, 1e-300)

@@ -213,10 +213,11 @@ def _check(plan: Plan, batch_size: int | None, steps: int | None, after: float) 
 def _no_step(
     plan: Plan, batch_size: int, step_samples: int, source: Source, after: float
 ) -> UserError:
-    there = "" if source.samples is None else f"{round(source.samples * (1 - after)):,} "
+    count = None if source.samples is None else round(source.samples * (1 - after))
+    there = "too few samples" if count is None else f"{count:,} samples, too few"
     skipped = f" after {after:.0%}" if after else ""
     return UserError(
-        f"the data has {there}samples{skipped}, too few for a step, which takes {step_samples:,}: "
+        f"the data has{skipped} {there} for a step, which takes {step_samples:,}: "
         f"{batch_size:,} for each of {plan.cluster.num_devices:,} devices. Give more data, or a "
         "smaller --batch-size"
     )

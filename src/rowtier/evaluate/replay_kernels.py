@@ -168,54 +168,71 @@ def count_sums(
     `seen` remembers for every level's groups, then the holders, the last bag; bags are
     numbered from `bag`. `extra` marks levels that add up sums for readers beyond.
     """
-    at, layers = 0, state.shape[1] - 1
+    at, layers, until, device = 0, state.shape[1] - 1, -1, -1
+    holders, links = np.empty((2, *inside.shape), dtype=np.int64)
+    own = len(seen) - len(shape.anchor)
     for index in range(samples):
-        device = (first_sample + index) // batch
+        if first_sample + index >= until:
+            device = (first_sample + index) // batch
+            until = (device + 1) * batch
+            _find_holders(shape, device, facts, inside, holders, links)
         stop = at + (lengths[index] if ragged else 1)
         while at < stop:
             row = rows[at]
             at += 1
             for layer in range(layers):
                 code = state[row, 1 + layer]
-                if code < 0 or not inside[layer, code & _MASK]:
+                if code < 0:
                     continue
-                fact = facts[layer, code & _MASK]
-                holder = _owner(shape, fact[LEVEL], device, fact[POSITION])
-                if holder != device:
-                    _send_sum(shape, device, holder, bag + index, staged, seen, sums, extra)
+                holder = holders[layer, code & _MASK]
+                if holder < 0 or seen[own + holder] == bag + index:
+                    continue
+                seen[own + holder] = bag + index
+                if staged:
+                    _send_up(shape, device, holder, bag + index, seen, sums, extra)
+                else:
+                    link = links[layer, code & _MASK]
+                    sums[SENT, holder, link] += 1
+                    sums[RECEIVED, device, link] += 1
 
 
 @compiled
-def _send_sum(
+def _find_holders(
+    shape: Any, device: int, facts: Ints, inside: NDArray[np.bool_], holders: Ints, links: Ints
+) -> None:
+    """Who else sends a device the sums of each class, by which links; −1 where nobody does."""
+    for layer in range(inside.shape[0]):
+        for kind in range(inside.shape[1]):
+            holders[layer, kind] = -1
+            if inside[layer, kind]:
+                fact = facts[layer, kind]
+                holder = _owner(shape, fact[LEVEL], device, fact[POSITION])
+                holders[layer, kind] = -1 if holder == device else holder
+                links[layer, kind] = _distance(shape, device, holder) - 1
+
+
+@compiled
+def _send_up(
     shape: Any,
     device: int,
     holder: int,
     bag: int,
-    staged: bool,
     seen: Ints,
     sums: Ints,
     extra: NDArray[np.bool_],
 ) -> None:
-    holders, levels = len(shape.anchor), len(shape.sizes) - 1
-    own = len(seen) - holders + holder
+    """A holder's sum, added up with those of its groups on the way to the reader."""
+    devices, anchor = shape.sizes[-1], shape.anchor[holder]
     far, level = _distance(shape, device, holder), shape.attached[holder]
-    if not staged or level > 0:
-        if seen[own] == bag:
-            return
-        seen[own] = bag
-    if not staged or level == far:
-        sums[SENT, holder, far - 1] += 1
-        sums[RECEIVED, device, far - 1] += 1
-        return
-    anchor = shape.anchor[holder]
-    if level > 0:  # a server hands its sum to a device of its group
+    if level > 0:  # a server hands its sum to a device of its group, or to the reader itself
         size = shape.sizes[level]
+        target = device if level == far else anchor // size * size + device % size
         sums[SENT, holder, level - 1] += 1
-        sums[RECEIVED, anchor // size * size + device % size, level - 1] += 1
-        extra[level - 1] = True
+        sums[RECEIVED, target, level - 1] += 1
+        extra[level - 1] |= level < far
     first_group = 0
     for below in range(level):
-        first_group += shape.sizes[levels] // shape.sizes[below]
+        first_group += devices // shape.sizes[below]
     while level < far:
         size = shape.sizes[level]
         group = anchor // size
@@ -230,7 +247,7 @@ def _send_sum(
             sums[SENT, source, level] += 1
             sums[RECEIVED, target, level] += 1
             extra[level] |= level + 1 < far
-        first_group += shape.sizes[levels] // size
+        first_group += devices // size
         level += 1
 
 
