@@ -10,6 +10,7 @@ that is not a disk; its node is the group that shares that tier, else the level 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +22,7 @@ from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table
+from rowtier.units import show_bytes
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -163,10 +165,49 @@ def pools(cluster: Cluster) -> list[Pool]:
     return found
 
 
+@dataclass(frozen=True)
+class Reserve:
+    """Memory that rows may not use: a share of every tier, and bytes of some."""
+
+    share: float = 0.0
+    amounts: tuple[tuple[str, int | None, int], ...] = ()  # tier, device or all, bytes
+
+    def left(self, tier: Tier, holders: Iterable[int] = ()) -> int:
+        """Bytes that rows may use of one tier, which these holders have together."""
+        kept = [a for name, who, a in self.amounts if name == tier.name and who is None]
+        mine = set(holders)
+        kept += [a for name, who, a in self.amounts if name == tier.name and who in mine]
+        return max(0, int(tier.capacity_bytes * (1 - self.share)) - sum(kept))
+
+    def least_left(self, tier: Tier) -> int:
+        """The same on the device that has the least of it."""
+        whose = {who for name, who, _ in self.amounts if name == tier.name and who is not None}
+        return min(self.left(tier, (who,)) for who in (whose or {-1}))
+
+    def __str__(self) -> str:
+        said = [f"{self.share:.0%} reserved"] if self.share else []
+        for tier, who, amount in self.amounts:
+            where = f" on device {who}" if who is not None else ""
+            said.append(f"{show_bytes(amount)} of {tier} reserved{where}")
+        return ", ".join(said)
+
+
+NOTHING_RESERVED = Reserve()
+
+
+def _sharers(holder: int, tier: Tier, cluster: Cluster) -> range:
+    """The holders that have a tier together with one of them."""
+    if tier.shared_by is None:
+        return range(holder, holder + 1)
+    size = cluster.group_size(cluster.level_of(tier.shared_by))
+    first = holder // size * size
+    return range(first, first + size)
+
+
 class Room:
     """Free bytes per holder and tier while a planner fills them; shared tiers are one pool."""
 
-    def __init__(self, cluster: Cluster, reserve: float = 0.0):
+    def __init__(self, cluster: Cluster, reserve: Reserve = NOTHING_RESERVED):
         self._pool: dict[tuple[int, str], int] = {}
         pools: dict[tuple[str, int, str], int] = {}
         free: list[int] = []
@@ -178,7 +219,7 @@ class Room:
                     place = (tier.shared_by, holder // size, tier.name)
                 if place not in pools:
                     pools[place] = len(free)
-                    free.append(int(tier.capacity_bytes * (1 - reserve)))
+                    free.append(reserve.left(tier, _sharers(holder, tier, cluster)))
                 self._pool[holder, tier.name] = pools[place]
         self._free = np.array(free, dtype=np.int64)
         self._pool_of = {
@@ -186,6 +227,12 @@ class Room:
             for name in cluster.tier_names
         }
         self._devices = cluster.num_devices
+
+    def copy(self) -> Room:
+        """The same room, to try something in."""
+        other = copy(self)
+        other._free = self._free.copy()
+        return other
 
     def free_bytes(self, holder: int, tier: str) -> int:
         """Bytes left; zero where the holder has no such tier."""

@@ -142,6 +142,18 @@ def _shared_s(tree: Tree, moved_bytes: Floats, own_s: Floats, index: int) -> Flo
     return time_s
 
 
+def busiest_link_bytes(tree: Tree, flows: Iterable[Flow], index: int) -> float:
+    """Bytes that the busiest link of a level carries, in its busier direction."""
+    both = list(flows)
+    one_way = [
+        sum((getattr(f, way)[:, index] for f in both), np.zeros(tree.holders))
+        for way in ("sent", "received")
+    ]
+    if tree.cluster.levels[index].per == "group":
+        one_way = [tree.group_sums(amounts, index) for amounts in one_way]
+    return float(max(amounts.max() for amounts in one_way))
+
+
 def latency_s(tree: Tree, rounds: Ints) -> Floats:
     """Seconds of waiting per level."""
     latencies = np.array([level.latency_s for level in tree.cluster.levels])

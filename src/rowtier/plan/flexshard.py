@@ -205,7 +205,7 @@ class Problem:
         baseline = row_wise.plan(profile, cluster, options).bands
         fast = cluster.device.tiers[0]
         shared = cluster.level_of(fast.shared_by) if fast.shared_by else 0
-        usable = int(fast.capacity_bytes * (1 - options.reserve)) // cluster.group_size(shared)
+        usable = options.reserved.least_left(fast) // cluster.group_size(shared)
         cut = [s for s in profile.stats if _is_cut(s, baseline[s.table.name][0], fast.name)]
         fixed = [s for s in profile.stats if s not in cut]
         ladders = tuple(Ladder.of(s, profile, cluster, fast.name) for s in cut)

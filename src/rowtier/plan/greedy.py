@@ -29,7 +29,7 @@ def place_heaviest_first(
     Fast memory of any holder is preferred; once no holder has room there, whole tables
     go to the next tier.
     """
-    room = Room(cluster, options.reserve)
+    room = Room(cluster, options.reserved)
     load = np.zeros(cluster.num_holders)
     bands: dict[str, tuple[Band, ...]] = {}
     order = sorted(profile.stats, key=lambda s: (-weight(s), s.table.name))

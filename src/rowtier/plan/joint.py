@@ -2,80 +2,221 @@
 
 1. price every way to keep a row, per table and bucket (solve/menu.py);
 2. find prices for memory at which everything fits; they prove a lower bound;
-3. let every table choose: rows that go by partial sums get one owner each, and owners are
-   balanced; everything else is spread over all devices alike;
+3. let every table choose (solve/realise.py): rows that go by partial sums get one owner each,
+   and owners are cut and balanced; everything else is spread over all devices alike; what
+   is left of fast memory is filled;
 4. compare with what the other methods give, by the same cost model, and return the best:
-   joint is never worse than any of them.
+   joint is never worse than any of them;
+5. search small problems through (solve/small.py).
+
+Pins take homes off the menu. A limit on a link is a price on its bytes: the link is taken to
+be slower than it is, until what is chosen keeps to the limit.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from rowtier.band import Band, Bands
+from rowtier.band import Bands
 from rowtier.cluster import Cluster
-from rowtier.cost.memory import Room, band_bytes
-from rowtier.cost.options import CostOptions
-from rowtier.cost.step import step_cost
-from rowtier.errors import InfeasibleError
+from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.cost.step import StepCost, step_cost
+from rowtier.errors import InfeasibleError, InvalidError
+from rowtier.plan.infeasible import why_infeasible
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Certificate, Plan
+from rowtier.plan.plan import GIGA, Certificate, Plan, Price
 from rowtier.plan.solve.menu import Home, Menu, homes_of, memories, menu_of
-from rowtier.plan.solve.owners import Course, Owners, cut_pieces
+from rowtier.plan.solve.pack import packed
 from rowtier.plan.solve.prices import Priced, best_prices, least_latency_s
-from rowtier.plan.solve.refill import refill, tidied
+from rowtier.plan.solve.realise import Maker
+from rowtier.plan.solve.refill import tidied
 from rowtier.plan.solve.small import Search
-from rowtier.profile.curve import Floats, Ints
-from rowtier.profile.profile import Profile
-from rowtier.units import show_bytes
+from rowtier.profile.curve import Floats
+from rowtier.profile.profile import Profile, TableStats
 
 SLACKS = (1.0, 0.95)  # of memory that prices may fill: owners never fill it evenly
 PIECES = (1.0, 4.0)  # per device: more of them are easier to balance, but repeat ids or sums
-MOST_WITHOUT_OWNER = 24
-STARTS = 3  # of the search through small problems
+STARTS = 2  # of the search through small problems
+SLOWEST = 4.0**8  # how many times slower than it is a link with a limit may look
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     """Place every row for the least step time, with a bound on how much less is possible."""
-    cost = CostOptions()
-    menus = [menu_of(stats, profile, cluster, cost) for stats in profile.stats]
-    capacity = np.array([size for _, size in memories(cluster, options.reserve)])
-    priced, bound = best_prices(menus, capacity)
-    found: list[Bands] = []
-    maker = _Maker(profile, cluster, options, cost)
-    scarce = bool((priced.used_bytes > min(SLACKS) * capacity).any())
-    for slack in SLACKS if scarce else SLACKS[:1]:
-        choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
-        found += [bands for pieces in PIECES if (bands := maker.bands(menus, choice, pieces))]
-    even = [menu.without_owners() for menu in menus]
-    found += filter(None, [maker.bands(even, best_prices(even, capacity)[0], 1)])
-    found += _other_methods(profile, cluster, options)
+    mistakes = list(options.constraints.mistakes(profile, cluster))
+    if mistakes:
+        raise InvalidError("constraints", mistakes)
+    problem = Problem(profile, cluster, options)
+    proof, made = problem.solve()
+    found = problem.priced_candidates([*made, *_other_methods(profile, cluster, options)])
     if not found:
-        raise _infeasible(profile, cluster, options.reserve)
-    costs = [step_cost(bands, profile, cluster, None, cost).step_s for bands in found]
-    search = Search(profile, cluster, cost, options.reserve, _all_homes(profile, cluster))
-    if search.is_small:
-        for start in np.argsort(costs, kind="stable")[:STARTS].tolist():
-            found.append(tidied(search.improve(found[start])))
-            costs.append(step_cost(found[-1], profile, cluster, None, cost).step_s)
-    best = int(np.argmin(costs))
-    bound += least_latency_s(profile, cluster, cost)
+        somewhere = packed(profile, cluster, options)
+        found = problem.priced_candidates(
+            [] if somewhere is None else [problem.refilled(somewhere)]
+        )
+    found += problem.searched(found)
+    best = min(found, key=lambda one: one.cost.step_s, default=None)
+    bound = proof.bound
+    if best is None or problem.violations(best):
+        best, bound = problem.within_limits(found, bound)
+    step_s = best.cost.step_s
+    bound += least_latency_s(profile, cluster, problem.cost)
     certificate = Certificate(
         view="step",
-        objective=costs[best],
-        bound=max(0.0, min(bound, costs[best])),
-        binding=_binding(priced, capacity, cluster),
+        objective=step_s,
+        bound=max(0.0, min(bound, step_s)),
+        binding=_binding(proof, options, cluster),
+        prices=tuple(_prices(proof, best.cost)),
     )
-    return Plan.build("joint", profile, cluster, found[best], certificate)
+    return Plan.build("joint", profile, cluster, best.bands, certificate)
 
 
-def _all_homes(profile: Profile, cluster: Cluster) -> list[tuple[Home, ...]]:
-    """Every home of each table, those that leave it to one owner included."""
-    kinds = [stats.table.pooling != "none" for stats in profile.stats]
-    owned = {k: [h for h in homes_of(k, cluster, True) if not h.by_sums] for k in set(kinds)}
-    return [(*homes_of(kind, cluster), *owned[kind]) for kind in kinds]
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A placement and what it costs."""
+
+    bands: Bands
+    cost: StepCost
+
+
+@dataclass(frozen=True, eq=False)
+class Proof:
+    """Prices, the bound that they prove, and the capacity that they are prices of."""
+
+    priced: Priced
+    bound: float
+    capacity: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """What is to be placed, where, and under which wishes."""
+
+    profile: Profile
+    cluster: Cluster
+    options: PlanOptions
+    cost: CostOptions = DEFAULTS
+
+    def solve(self, slower: dict[str, float] | None = None) -> tuple[Proof, list[Bands]]:
+        """Prices and the placements they lead to, if some levels' links were slower."""
+        cluster = _slowed(self.cluster, slower or {})
+        menus = [self._menu(stats, cluster) for stats in self.profile.stats]
+        capacity = np.array([size for _, size in memories(cluster, self.options.reserved)])
+        priced, bound = best_prices(menus, capacity)
+        maker, found = Maker(self.profile, cluster, self.options, self.cost), []
+        scarce = bool((priced.used_bytes > min(SLACKS) * capacity).any())
+        for slack in SLACKS if scarce else SLACKS[:1]:
+            choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
+            found += [maker.bands(menus, choice, pieces) for pieces in PIECES]
+        even = [menu if menu.owned.all() else menu.without_owners() for menu in menus]
+        found.append(maker.bands(even, best_prices(even, capacity)[0], 1))
+        return Proof(priced, bound, capacity), [bands for bands in found if bands is not None]
+
+    def _menu(self, stats: TableStats, cluster: Cluster) -> Menu:
+        return menu_of(stats, self.profile, cluster, self.cost, self._homes(stats, cluster))
+
+    def _homes(self, stats: TableStats, cluster: Cluster) -> list[Home]:
+        """The homes that the table's pins leave."""
+        wanted, name = self.options.constraints, stats.table.name
+        pooled, pin = stats.table.pooling != "none", wanted.pin(name)
+        homes = homes_of(pooled, cluster, wanted.one_owner(name) and cluster.num_devices > 1)
+        kept = [h for h in homes if pin.tier in (None, h.band.tier)]
+        kept = [h for h in kept if pin.scope in (None, h.band.scope)]
+        if pin.tier is not None:  # a server's tier may have the same name
+            kept = [h for h in kept if h.memory < len(cluster.device.tiers)]
+        return kept
+
+    def priced_candidates(self, found: Iterable[Bands]) -> list[Candidate]:
+        """Placements with their costs; those that pins forbid are left out."""
+        candidates = []
+        for bands in found:
+            cost = step_cost(bands, self.profile, self.cluster, None, self.cost)
+            one = Candidate(bands, cost)
+            if not self.violations(one, links=False):
+                candidates.append(one)
+        return candidates
+
+    def violations(self, one: Candidate, links: bool = True) -> list[str]:
+        """What a placement does not keep to; the limits of links may be left aside."""
+        said = self.options.constraints.violations(one.bands, one.cost)
+        return [text for text in said if links or not text.startswith("links.")]
+
+    def refilled(self, bands: Bands) -> Bands:
+        """The same placement with what is left of fast memory filled."""
+        maker = Maker(self.profile, self.cluster, self.options, self.cost)
+        return maker.refilled(bands) or bands
+
+    def searched(self, found: list[Candidate]) -> list[Candidate]:
+        """Better placements of a small problem, from the best ones on."""
+        wanted = self.options.constraints
+        homes = [self._search_homes(stats) for stats in self.profile.stats]
+        search = Search(self.profile, self.cluster, self.cost, self.options.reserved, homes)
+        if not search.is_small or wanted.pins_owners:
+            return []
+        starts = sorted(found, key=lambda one: one.cost.step_s)[:STARTS]
+        return self.priced_candidates(tidied(search.improve(one.bands)) for one in starts)
+
+    def _search_homes(self, stats: TableStats) -> list[Home]:
+        """The menu's homes, and those that leave a table to one owner."""
+        kept, pin = self._homes(stats, self.cluster), self.options.constraints.pin(stats.table.name)
+        alone = [
+            home
+            for home in homes_of(stats.table.pooling != "none", self.cluster, True)
+            if not home.by_sums and pin.tier in (None, home.band.tier)
+        ]
+        return kept + [home for home in alone if pin.scope in (None, home.band.scope)]
+
+    def within_limits(self, found: list[Candidate], bound: float) -> tuple[Candidate, float]:
+        """The best placement that keeps to the limits of links, and a bound for all that do."""
+        limits = self.options.constraints.links
+        factor = 1.0
+        while limits and factor < SLOWEST:
+            factor *= 4
+            proof, made = self.solve(dict.fromkeys(limits, factor))
+            found = found + self.priced_candidates(made)
+            bound = max(bound, proof.bound - self._fines(factor))
+            if any(not self.violations(one) for one in found):
+                for finer in (factor / 2, factor / 1.4, factor * 1.4):
+                    proof, made = self.solve(dict.fromkeys(limits, finer))
+                    found += self.priced_candidates(made)
+                    bound = max(bound, proof.bound - self._fines(finer))
+                break
+        kept = [one for one in found if not self.violations(one)]
+        if not kept:
+            least = min(found, key=self._excess, default=None)
+            costs = None if least is None else least.cost
+            raise why_infeasible(self.profile, self.cluster, self.options, costs)
+        return min(kept, key=lambda one: one.cost.step_s), bound
+
+    def _fines(self, factor: float) -> float:
+        """The most that slower links can add to the step of a placement within the limits."""
+        if self.cluster.servers:
+            return float("inf")
+        limits = self.options.constraints.links
+        return sum(
+            (factor - 1) * limits[level.name] / level.bandwidth_bytes_per_s
+            for level in self.cluster.levels
+            if level.name in limits
+        )
+
+    def _excess(self, one: Candidate) -> float:
+        return max(self.options.constraints.excess(one.cost).values(), default=1.0)
+
+
+def _slowed(cluster: Cluster, slower: dict[str, float]) -> Cluster:
+    if not slower:
+        return cluster
+    levels = tuple(
+        level.model_copy(
+            update={
+                "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s / slower.get(level.name, 1.0)
+            }
+        )
+        for level in cluster.levels
+    )
+    return cluster.model_copy(update={"levels": levels})
 
 
 def _other_methods(profile: Profile, cluster: Cluster, options: PlanOptions) -> list[Bands]:
@@ -92,88 +233,27 @@ def _other_methods(profile: Profile, cluster: Cluster, options: PlanOptions) -> 
     return found
 
 
-@dataclass(frozen=True, eq=False)
-class _Maker:
-    """Turns choices into bands."""
-
-    profile: Profile
-    cluster: Cluster
-    options: PlanOptions
-    cost: CostOptions
-
-    def bands(self, menus: list[Menu], priced: Priced, pieces: float) -> Bands | None:
-        """The bands that were chosen; a table that finds no owner goes without one."""
-        menus, choices = list(menus), list(priced.choices)
-        for _ in range(MOST_WITHOUT_OWNER):
-            found = self._try(menus, choices, pieces)
-            if not isinstance(found, int):
-                return found
-            menus[found] = menus[found].without_owners()
-            choices[found] = menus[found].choose(priced.prices, 0)
-        return None
-
-    def _try(self, menus: list[Menu], choices: list[Ints], pieces: float) -> Bands | int | None:
-        """The bands, the index of a table that found no owner, or None if rows do not fit."""
-        room = Room(self.cluster, self.options.reserve)
-        bands: dict[str, list[Band]] = {}
-        courses: list[Course] = []
-        for index, (menu, choice) in enumerate(zip(menus, choices, strict=True)):
-            table, runs = menu.stats.table, list(menu.runs(choice, offset=index))
-            bands[table.name] = [band for band, owned in runs if not owned]
-            if any(owned for _, owned in runs):
-                courses.append(Course(menu, choice, index, self.profile, self.cluster, self.cost))
-            for band in bands[table.name]:
-                needed = band_bytes(table, band, self.cluster)
-                if not room.fits(needed, band.tier):
-                    return None
-                room.take(needed, band.tier)
-        fixed = {name: tuple(mine) for name, mine in bands.items()}
-        even = step_cost(fixed, self.profile, self.cluster, None, self.cost).time.memory_s
-        owners = Owners(self.cluster, room, even[: self.cluster.num_devices])
-        without = owners.deal(cut_pieces(courses, pieces, self.cluster))
-        if without is not None:
-            return without
-        owners.level()
-        for piece, owner in zip(owners.pieces, owners.owners, strict=True):
-            bands[piece.course.menu.stats.table.name] += piece.bands(owner)
-        refilled = refill(bands, self.profile, self.cluster, room, self.cost)
-        # Where a spread band begins and ends decides who has a row more, so look again.
-        unjoined = {name: tuple(sorted(b, key=_place)) for name, b in refilled.items()}
-        for candidate in (tidied(refilled), unjoined, tidied(bands)):
-            if self._fits(candidate):
-                return candidate
-        return None
-
-    def _fits(self, bands: Bands) -> bool:
-        room = Room(self.cluster, self.options.reserve)
-        for stats in self.profile.stats:
-            for band in bands[stats.table.name]:
-                needed = band_bytes(stats.table, band, self.cluster)
-                if not room.fits(needed, band.tier):
-                    return False
-                room.take(needed, band.tier)
-        return True
-
-
-def _place(band: Band) -> tuple[int, tuple[int, int]]:
-    return band.start, band.columns or (0, 0)
-
-
-def _binding(priced: Priced, capacity: Floats, cluster: Cluster) -> str:
+def _binding(proof: Proof, options: PlanOptions, cluster: Cluster) -> str:
     """What stops the plan from being better, in words."""
-    names = [name for name, _ in memories(cluster)]
-    dearest = int(np.argmax(priced.prices * capacity))
-    if priced.used_bytes[dearest] > 0.99 * capacity[dearest]:
-        saved_s = priced.prices[dearest] * 2**30
+    names = [name for name, _ in memories(cluster, options.reserved)]
+    prices, capacity = proof.priced.prices, proof.capacity
+    dearest = int(np.argmax(prices * capacity))
+    if proof.priced.used_bytes[dearest] > 0.99 * capacity[dearest]:
+        saved_s = prices[dearest] * 2**30
         return f"capacity of {names[dearest]}: one more GiB per device saves {saved_s:.3g} s a step"
     return "bandwidths and latencies: more memory would save nothing"
 
 
-def _infeasible(profile: Profile, cluster: Cluster, reserve: float) -> InfeasibleError:
-    needed = sum(stats.table.stored_bytes for stats in profile.stats)
-    there = sum(size for _, size in memories(cluster, reserve)) * cluster.num_devices
-    less = f" (with {reserve:.0%} reserved)" if reserve else ""
-    return InfeasibleError(
-        f"the tables need {show_bytes(needed)} and {cluster.name!r} has {show_bytes(there)}{less}: "
-        "add capacity, a tier or devices"
-    )
+def _prices(proof: Proof, cost: StepCost) -> Iterator[Price]:
+    """What one more GB of each memory, or GB/s of each link, saves."""
+    names = [name for name, _ in memories(cost.cluster)]
+    full = proof.priced.used_bytes > 0.99 * proof.capacity
+    for name, price, is_full in zip(names, proof.priced.prices, full, strict=True):
+        yield Price(resource=name, unit="GB", saves=float(price) * GIGA if is_full else 0.0)
+    for index, level in enumerate(cost.cluster.levels):
+        bandwidth = level.bandwidth_bytes_per_s
+        waits = cost.time.exchange_latency_s[index], cost.time.sync_latency_s[index]
+        moving_s = cost.time.exchange_level_s[index] - waits[0]
+        moving_s += (1 - cost.time.overlap) * (cost.time.sync_level_s[index] - waits[1])
+        saved_s = float(moving_s) * (1 - bandwidth / (bandwidth + GIGA))
+        yield Price(resource=level.name, unit="GB/s", saves=saved_s)

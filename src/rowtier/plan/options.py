@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from rowtier.cost.memory import Reserve
 from rowtier.files import Noun
+from rowtier.plan.constraints import Constraints
 
 
 class PlanOptions(Noun):
     """Wishes that hold for every method; a method that has no use for one passes it over."""
 
     reserve: float = Field(default=0.0, ge=0.0, le=1.0)  # share of every tier to leave free
+    constraints: Constraints = Constraints()  # pins, bytes to leave free, limits of links
     confidence: float | None = Field(default=None, gt=0.0, lt=1.0)  # plan for less heat than seen
     split: bool = Field(default=False, strict=True)  # tables may be cut over devices
     tolerance: float = Field(default=1e-3, ge=0.0)  # the gap at which a search may stop
     seed: int = Field(default=0, ge=0)  # of searches that try at random
     time_limit_s: float = Field(default=60.0, gt=0.0)  # of a solver that is not rowtier's own
+
+    @property
+    def reserved(self) -> Reserve:
+        """All memory that rows may not use."""
+        return self.constraints.reserved(self.reserve)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from rowtier.profile.order import RowOrder, rows_by_rank
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table
 
+GIGA = 1e9
+
 
 class MadeFor(Noun):
     """Fingerprints of what a plan was made from."""
@@ -27,13 +29,56 @@ class MadeFor(Noun):
     cluster: str
 
 
+class Price(Noun):
+    """What more of one resource would save of the objective, per step.
+
+    For one more GB of a memory, on every device, at most this; for one more GB/s of each of a
+    level's links at least this, as rows can then be placed anew.
+    """
+
+    resource: Name  # tier or level
+    unit: Literal["GB", "GB/s"]
+    saves: float
+
+
+class Caution(Noun):
+    """What planning for less heat than was seen costs if all goes as expected, and saves if not.
+
+    Objectives in the certificate's view, of the cautious plan and of the plan that would have
+    been made without caution.
+    """
+
+    confidence: float
+    expected: float  # this plan, if hot rows are as hot as expected
+    expected_without: float
+    pessimistic: float  # this plan, if they are only as hot as the confidence says
+    pessimistic_without: float
+
+    @property
+    def price(self) -> float:
+        """Share that caution adds to the objective if all goes as expected."""
+        return self.expected / self.expected_without - 1 if self.expected_without else 0.0
+
+    @property
+    def gain(self) -> float:
+        """Share that caution saves if hot rows are as cold as it feared."""
+        return 1 - self.pessimistic / self.pessimistic_without if self.pessimistic_without else 0.0
+
+
 class Certificate(Noun):
-    """How far a plan can be from the best: nothing beats `bound`, the plan costs `objective`."""
+    """How far a plan can be from the best: nothing beats `bound`, the plan costs `objective`.
+
+    `from_statistics` is the share by which the objective may be off because the statistics
+    are: what it rises by if hot rows take only the low end of their 90 % interval.
+    """
 
     view: Name  # which objective of the cost model
     objective: float
     bound: float
     binding: str
+    prices: tuple[Price, ...] = ()
+    from_statistics: float | None = None
+    caution: Caution | None = None
 
     @property
     def gap(self) -> float:

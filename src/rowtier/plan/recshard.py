@@ -100,7 +100,7 @@ class Problem:
     @classmethod
     def of(cls, profile: Profile, cluster: Cluster, options: PlanOptions) -> Problem:
         """The problem, if there is room for the tables at all."""
-        machine = machine_of(cluster, options.reserve)
+        machine = machine_of(cluster, options.reserved)
         parts = whole_tables(profile)
         heat = heat_of([item_of(part, profile, cluster.num_devices) for part in parts])
         problem = cls(profile, cluster, options, machine, parts, heat)
@@ -141,7 +141,8 @@ class Problem:
 
     @property
     def _devices(self) -> str:
-        reserved = f", {self.options.reserve:.0%} reserved," if self.options.reserve else ""
+        less = str(self.options.reserved)
+        reserved = f", {less}," if less else ""
         shared = [tier.name for tier in self.cluster.device.tiers if tier.shared_by]
         even = f" with equal parts of {', '.join(shared)}" if shared else ""
         servers = " (servers are passed over)" if self.cluster.servers else ""

@@ -18,7 +18,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
 
     Devices hold the blocks; where they have no room left, the servers do.
     """
-    room = Room(cluster, options.reserve)
+    room = Room(cluster, options.reserved)
     bands = {s.table.name: (_place(s.table, room, cluster),) for s in profile.stats}
     return Plan.build("row-wise", profile, cluster, bands)
 

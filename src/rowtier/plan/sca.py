@@ -161,7 +161,7 @@ def _sync_bytes(terms: RowTerms) -> Floats:
 
 
 def _homes(profile: Profile, cluster: Cluster, options: PlanOptions) -> dict[str, Band]:
-    room = Room(cluster, options.reserve)
+    room = Room(cluster, options.reserved)
     return {s.table.name: _home(s.table, room, cluster) for s in profile.stats}
 
 
@@ -210,7 +210,7 @@ def _usable_bytes(cluster: Cluster, options: PlanOptions) -> int:
     """Bytes of the fastest memory for each device."""
     fast = cluster.device.tiers[0]
     shared = cluster.level_of(fast.shared_by) if fast.shared_by else 0
-    return int(fast.capacity_bytes * (1 - options.reserve)) // cluster.group_size(shared)
+    return options.reserved.least_left(fast) // cluster.group_size(shared)
 
 
 def _used(cost: StepCost) -> Ints:

@@ -12,7 +12,7 @@ from rowtier.profile.profile import Profile
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     """Table i goes to holder i mod W, or to the next one that has room for it."""
-    room = Room(cluster, options.reserve)
+    room = Room(cluster, options.reserved)
     bands, turn = {}, 0
     for stats in profile.stats:
         holders = [(turn + step) % cluster.num_holders for step in range(cluster.num_holders)]

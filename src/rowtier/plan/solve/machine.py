@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rowtier.cluster import Cluster, Tier
+from rowtier.cost.memory import Reserve
 from rowtier.plan.solve.heat import Floats, Ints
 
 
@@ -24,13 +25,13 @@ def tiers_by_speed(cluster: Cluster) -> list[Tier]:
     return sorted(cluster.device.tiers, key=lambda tier: -tier.bandwidth_bytes_per_s)
 
 
-def machine_of(cluster: Cluster, reserve: float) -> Machine:
+def machine_of(cluster: Cluster, reserve: Reserve) -> Machine:
     """The devices of a cluster with a share of every tier left free.
 
     There are at least two memories; where the cluster has one, the second holds nothing.
     """
     tiers = tiers_by_speed(cluster)
-    largest = [int(tier.capacity_bytes * (1 - reserve)) for tier in tiers]
+    largest = [reserve.least_left(tier) for tier in tiers]
     sizes = [size // _sharers(cluster, tier) for size, tier in zip(largest, tiers, strict=True)]
     costs = [1 / tier.bandwidth_bytes_per_s for tier in tiers]
     if len(tiers) == 1:

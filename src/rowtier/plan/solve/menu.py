@@ -24,6 +24,7 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
+from rowtier.cost.memory import NOTHING_RESERVED, Reserve
 from rowtier.cost.options import CostOptions
 from rowtier.cost.terms import terms_on_basis
 from rowtier.cost.time import link_s_per_byte
@@ -57,18 +58,19 @@ class Home:
         return self.band.model_copy(update=changes)
 
 
-def memories(cluster: Cluster, reserve: float = 0.0) -> list[tuple[str, float]]:
+def memories(cluster: Cluster, reserve: Reserve = NOTHING_RESERVED) -> list[tuple[str, float]]:
     """Every kind of memory: its tier, and its bytes for each device, on average."""
     devices = cluster.num_devices
     found = []
     for tier in cluster.device.tiers:
         level = 0 if tier.shared_by is None else cluster.level_of(tier.shared_by)
-        share = tier.capacity_bytes * (1 - reserve) / cluster.group_size(level)
-        found.append((tier.name, share))
+        size, groups = cluster.group_size(level), cluster.num_groups(level)
+        left = [reserve.left(tier, range(g * size, (g + 1) * size)) for g in range(groups)]
+        found.append((tier.name, sum(left) / devices))
     for server in cluster.servers:
         count = len(cluster.server_members(server))
         for tier in server.tiers:
-            found.append((tier.name, tier.capacity_bytes * (1 - reserve) * count / devices))
+            found.append((tier.name, reserve.left(tier) * count / devices))
     return found
 
 

@@ -37,7 +37,7 @@ _CUTS = 16
 _DEPTH = 4  # of halving a piece that has no room
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Course:
     """What the rows of a table that have owners ask of them, added up bucket by bucket."""
 
@@ -49,6 +49,7 @@ class Course:
     cost: CostOptions
     owner: int | None = None  # if it is decided already
     whole: bool = False  # may not be cut
+    group: int | None = None  # tables that have one owner together
 
     @cached_property
     def owned(self) -> Floats:
@@ -189,13 +190,13 @@ class Owners:
 
     cluster: Cluster
     room: Room
-    memory_s: Floats | None = None  # that devices are busy with rows of all
+    memory_s: Sequence[float] = ()  # that devices are busy with rows of all
     pieces: list[Piece] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.busy = np.zeros((WAYS, self.cluster.num_devices))
-        if self.memory_s is not None:
+        if len(self.memory_s):
             self.busy[0] = self.memory_s
         self._tiers = [tier.name for tier in self.cluster.device.tiers]
 
@@ -204,10 +205,30 @@ class Owners:
 
         Returns the index of a table that there is no room for, if there is one.
         """
-        for piece in sorted(pieces, key=lambda one: -float(one.load.sum())):
-            if not self._give(piece, _DEPTH):
-                return piece.course.index
+        units: dict[object, list[Piece]] = {}
+        for number, piece in enumerate(pieces):
+            group = piece.course.group
+            units.setdefault(("group", group) if group is not None else number, []).append(piece)
+        loads = {key: sum(float(one.load.sum()) for one in unit) for key, unit in units.items()}
+        for _, unit in sorted(units.items(), key=lambda entry: -loads[entry[0]]):
+            given = self._give(unit[0], _DEPTH) if len(unit) == 1 else self._give_all(unit)
+            if not given:
+                return unit[0].course.index
         return None
+
+    def _give_all(self, unit: list[Piece]) -> bool:
+        """Give several pieces to one owner, which they then keep."""
+        order = self._by_load(unit[0])
+        for outwards in range(len(self._tiers)):
+            moved = [replace(piece, outwards=outwards) for piece in unit]
+            needed = np.sum([piece.bytes for piece in moved], axis=0)
+            owner = next((device for device in order if self._fits(needed, device)), None)
+            if owner is not None:
+                for piece in moved:
+                    piece.course.owner = owner
+                    self._add(piece, owner)
+                return True
+        return False
 
     def _give(self, piece: Piece, depth: int) -> bool:
         order = self._by_load(piece)

@@ -18,14 +18,13 @@ import numpy as np
 from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.load import Load, chosen, side_by_side, stacked, total_load
-from rowtier.cost.memory import pools
+from rowtier.cost.memory import Reserve, pools
 from rowtier.cost.options import CostOptions
 from rowtier.plan.solve.menu import Home
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 
-MOST_TABLES = 6
-MOST_DEVICES = 4
+MOST_WAYS = 60  # to keep a row, of all tables together
 _MOST_CUTS = 3  # places where a table may be cut
 _MOST_FOR_THREE = 16  # homes, for three bands to be tried
 _IN_PAIRS = 64  # of the best placements of each table
@@ -40,14 +39,14 @@ class Search:
     profile: Profile
     cluster: Cluster
     cost: CostOptions
-    reserve: float
+    reserve: Reserve
     homes: Sequence[Sequence[Home]]  # of each table
 
     @property
     def is_small(self) -> bool:
         """Whether searching takes about a second."""
-        devices, tables = self.cluster.num_devices, len(self.profile.stats)
-        return devices <= MOST_DEVICES and tables <= MOST_TABLES and not self.cluster.servers
+        ways = sum(self.cluster.num_devices if h.owned else 1 for h in self.homes[0])
+        return ways * len(self.profile.stats) <= MOST_WAYS and not self.cluster.servers
 
     def improve(self, bands: Bands) -> Bands:
         """The best bands found from here on; the same if none are better."""
@@ -123,8 +122,11 @@ class Search:
 
     @cached_property
     def _capacity(self) -> Floats:
-        share = 1 - self.reserve
-        return np.array([int(pool.capacity_bytes * share) for pool in pools(self.cluster)], float)
+        found = []
+        for pool in pools(self.cluster):
+            tiers = {tier.name: tier for tier in self.cluster.tiers_of(pool.holders[0])}
+            found.append(float(self.reserve.left(tiers[pool.tier], pool.holders)))
+        return np.array(found)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,185 @@
+"""Constraints by hand: what a plan must do besides being fast.
+
+tables:
+  item: {tier: hbm}            # every row of it in this memory
+  user: {device: 3}            # every row of it on this device
+  C5: {scope: node}            # a copy in every node
+  C7: {never_split: true}      # all on one device, whichever
+keep_together: [[C1, C2]]      # all on one device, the same
+reserve:                       # bytes to leave free, on every device or on one
+  - {tier: hbm, amount: 2GiB}
+  - {tier: hbm, amount: 6GiB, device: 0}
+links: {cluster: 100MB}        # the most that any device's (or group's) link carries a step
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import Field
+
+from rowtier.band import Band, Bands
+from rowtier.cluster import Cluster
+from rowtier.cost.memory import Reserve
+from rowtier.cost.step import StepCost
+from rowtier.cost.time import busiest_link_bytes
+from rowtier.cost.tree import tree_of
+from rowtier.errors import Mistake
+from rowtier.fields import Bytes, Count, Name
+from rowtier.files import Noun
+from rowtier.profile.profile import Profile
+from rowtier.units import show_bytes
+
+
+class Pin(Noun):
+    """What is decided about one table."""
+
+    tier: Name | None = None
+    device: Count | None = None
+    scope: Name | None = None
+    never_split: bool = Field(default=False, strict=True)
+
+    @classmethod
+    def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
+        """A table on one device has one copy."""
+        if data.get("scope") is not None:
+            for key in ("device", "never_split"):
+                if data.get(key) not in (None, False):
+                    yield Mistake(
+                        key, data[key], "a table with a scope has copies; drop one of them"
+                    )
+
+
+class ReservedBytes(Noun):
+    """Bytes of a tier that rows may not use: of every device, or of one."""
+
+    tier: Name
+    amount_bytes: Bytes = Field(alias="amount")
+    device: Count | None = None
+
+
+class Constraints(Noun):
+    """What a plan must do besides being fast."""
+
+    tables: dict[Name, Pin] = Field(default_factory=dict)
+    keep_together: tuple[tuple[Name, ...], ...] = ()
+    reserve: tuple[ReservedBytes, ...] = ()
+    links: dict[Name, Bytes] = Field(default_factory=dict)
+
+    def pin(self, table: str) -> Pin:
+        """What is decided about a table."""
+        return self.tables.get(table, Pin())
+
+    def group(self, table: str) -> int | None:
+        """Which of the groups that are kept together a table is in."""
+        found = (i for i, names in enumerate(self.keep_together) if table in names)
+        return next(found, None)
+
+    def one_owner(self, table: str) -> bool:
+        """Whether all rows of a table are to be on one device."""
+        pin = self.pin(table)
+        return pin.device is not None or pin.never_split or self.group(table) is not None
+
+    def device(self, table: str) -> int | None:
+        """The device that a table must be on, by its own pin or by one of its group."""
+        group = self.group(table)
+        names = (table,) if group is None else self.keep_together[group]
+        pins = (self.pin(name).device for name in names)
+        return next((device for device in pins if device is not None), None)
+
+    @property
+    def pins_owners(self) -> bool:
+        """Whether any table must be on one device."""
+        names = [*self.tables, *(name for names in self.keep_together for name in names)]
+        return any(self.one_owner(name) for name in names)
+
+    def reserved(self, share: float) -> Reserve:
+        """All memory that rows may not use."""
+        return Reserve(share, tuple((r.tier, r.device, r.amount_bytes) for r in self.reserve))
+
+    def mistakes(self, profile: Profile, cluster: Cluster) -> Iterator[Mistake]:
+        """What does not fit the tables or the cluster, or each other."""
+        names = {stats.table.name for stats in profile.stats}
+        tiers = [tier.name for tier in cluster.device.tiers]
+        for name, pin in self.tables.items():
+            key = f"tables.{name}"
+            if name not in names:
+                yield Mistake(key, name, "the profile has no such table; drop it or mend the name")
+            yield from _accepted(f"{key}.tier", pin.tier, tiers)
+            yield from _accepted(f"{key}.scope", pin.scope, list(cluster.scopes))
+            yield from _is_device(f"{key}.device", pin.device, cluster)
+        yield from self._group_mistakes(names)
+        for index, entry in enumerate(self.reserve):
+            yield from _accepted(f"reserve[{index}].tier", entry.tier, tiers)
+            yield from _is_device(f"reserve[{index}].device", entry.device, cluster)
+        for level in self.links:
+            accepted = [known.name for known in cluster.levels]
+            yield from _accepted("links", level, accepted)
+
+    def _group_mistakes(self, names: set[str]) -> Iterator[Mistake]:
+        seen: set[str] = set()
+        for index, group in enumerate(self.keep_together):
+            key = f"keep_together[{index}]"
+            for name in group:
+                if name not in names:
+                    yield Mistake(key, name, "the profile has no such table; mend the name")
+                if name in seen:
+                    yield Mistake(key, name, "stands twice; merge the groups")
+                if self.pin(name).scope is not None:
+                    yield Mistake(key, name, "has a scope, so it has copies; drop one of them")
+                seen.add(name)
+            devices = sorted({p.device for n in group if (p := self.pin(n)).device is not None})
+            if len(devices) > 1:
+                yield Mistake(key, devices, "tables of one group are pinned to several devices")
+
+    def violations(self, bands: Bands, cost: StepCost) -> Iterator[str]:
+        """What a placement does not keep to, in words."""
+        for name, mine in bands.items():
+            yield from self._table_violations(name, mine, cost.cluster)
+        for group in self.keep_together:
+            homes = {band.members for name in group for band in bands[name]}
+            if len(homes) > 1:
+                yield f"keep_together: {', '.join(group)} are not on one device"
+        for level, most, carried in self._links(cost):
+            if carried > most:
+                yield (
+                    f"links.{level}: a link carries {show_bytes(carried)} a step, more than "
+                    f"{show_bytes(most)}"
+                )
+
+    def _links(self, cost: StepCost) -> Iterator[tuple[str, int, float]]:
+        for index, level in enumerate(cost.cluster.levels):
+            if level.name in self.links:
+                flows = cost.links.flows.values()
+                carried = busiest_link_bytes(tree_of(cost.cluster), flows, index)
+                yield level.name, self.links[level.name], carried
+
+    def excess(self, cost: StepCost) -> dict[str, float]:
+        """Per level how many times too much its busiest link carries."""
+        return {name: carried / most for name, most, carried in self._links(cost) if carried > most}
+
+    def _table_violations(
+        self, name: str, bands: tuple[Band, ...], cluster: Cluster
+    ) -> Iterator[str]:
+        pin = self.pin(name)
+        if pin.tier is not None and any(band.tier != pin.tier for band in bands):
+            yield f"tables.{name}.tier: not all rows are in {pin.tier}"
+        if pin.scope is not None and any(band.scope != pin.scope for band in bands):
+            yield f"tables.{name}.scope: not all rows have a copy per {pin.scope}"
+        if self.one_owner(name) and cluster.num_devices > 1:
+            homes = {(band.scope, band.members) for band in bands}
+            if len(homes) > 1 or any(len(m) != 1 or m == "all" for _, m in homes):
+                yield f"tables.{name}: not all rows are on one device"
+            elif pin.device is not None and homes != {(cluster.top, (pin.device,))}:
+                yield f"tables.{name}.device: the rows are not on device {pin.device}"
+
+
+def _accepted(key: str, value: str | None, accepted: list[str]) -> Iterator[Mistake]:
+    if value is not None and value not in accepted:
+        yield Mistake(key, value, f"accepted: {', '.join(accepted)}")
+
+
+def _is_device(key: str, value: int | None, cluster: Cluster) -> Iterator[Mistake]:
+    if value is not None and value >= cluster.num_devices:
+        yield Mistake(key, value, f"devices are 0 to {cluster.num_devices - 1}")
