@@ -42,7 +42,7 @@ class NaiveStep:
         samples = len(next(iter(self.batch.values())))
         self.per_device = samples // self.W
         self.away = [False] * samples
-        self.distinct = [0.0] * (self.K + 1)
+        self.distinct = [[0] * len(groups) for groups in self.groups]
         self.table_rows: dict[str, int] = {}
         for table, bands in self.plan:
             self._table(table, bands)
@@ -92,7 +92,8 @@ class NaiveStep:
         ]
         self.touched = touched
         for level in range(self.K + 1):
-            self.distinct[level] += sum(map(len, touched[level])) / len(touched[level])
+            for group, found in enumerate(touched[level]):
+                self.distinct[level][group] += len(found)
         self.table_rows[table.name] = len(touched[self.K][0])
         by_rank = self.plan.rows_in_order(table.name).tolist()
         owners: list[dict[int, tuple[int, int]]] = []  # per band: row -> (position, place)

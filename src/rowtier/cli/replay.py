@@ -90,6 +90,8 @@ def _report(found: Replay, full: bool) -> None:
     )
     figures = [f for f in found.figures if f.label.kind in ("step", "level", "tier")]
     _table("figure", figures, percentiles=("p50", "p90", "p99") if full else ("p90", "p99"))
+    if full:
+        _table("group", [f for f in found.figures if f.label.kind == "group"])
     _holders(found, full)
     _tables(found, full)
     figures = [f for f in found.figures if f.label.unit != "s"]

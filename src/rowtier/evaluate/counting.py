@@ -226,8 +226,6 @@ class Counter:
             ([sync + sync_ids], np.asarray(2 * synced)),
             self.options,
         )
-        groups = np.array([tree.devices / size for size in tree.sizes])
-        first_of = step.distinct.sum(axis=0)[::-1].cumsum()[::-1][1:]
         return StepFacts(
             served=amounts.served,
             read=amounts.read,
@@ -239,7 +237,10 @@ class Counter:
                 "sync": sync,
                 "sync_ids": sync_ids,
             },
-            distinct=first_of / groups,
+            touched=tuple(
+                step.distinct[:, 1 + level :].sum(axis=1).reshape(-1, size).sum(axis=1)
+                for level, size in enumerate(tree.sizes)
+            ),
             home_samples=float(step.home_samples),
             time=time,
             tables=step.tables,

@@ -1,7 +1,8 @@
 """The figures of a step: the same list, predicted and replayed, so that the two can be compared.
 
-A figure has a name ("forward"), belongs to the whole step, a tier, a link level, a holder or
-a table (`of`), and where that is not enough to tell it apart, to a tier or level of it (`at`).
+A figure has a name ("forward"), belongs to the whole step, a tier, a link level, a group of
+devices, a holder or a table (`of`), and where that is not enough to tell it apart, to a tier or
+level of it (`at`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from rowtier.profile.profile import Profile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-Kind = Literal["step", "tier", "level", "holder", "table"]
+Kind = Literal["step", "tier", "level", "group", "holder", "table"]
 FLOWS = ("ids", "forward", "backward", "sync", "sync_ids")
 
 
@@ -44,10 +45,15 @@ class StepFacts:
     read: Floats  # bytes, holders × tiers
     written: Floats
     flows: dict[str, Flow]  # by the names of FLOWS
-    distinct: Floats  # rows that a device, a node, … the whole cluster touches; mean over groups
+    touched: tuple[Floats, ...]  # rows that each device touches, each node, … the whole cluster
     home_samples: float  # that look nothing up elsewhere
     time: StepTime
     tables: Floats  # tables × figures, see `table_labels`
+
+    @property
+    def distinct(self) -> Floats:
+        """Rows that a device touches, a node, … the whole cluster: the mean over the groups."""
+        return np.array([groups.mean() for groups in self.touched])
 
     def vector(self) -> Floats:
         """All figures in the order of `labels_of`."""
@@ -62,6 +68,7 @@ class StepFacts:
             self.distinct,
             np.concatenate([links_s, totals], axis=1),
             by_holder.sum(axis=0).T,
+            np.concatenate(self.touched),
             by_holder,
             np.concatenate([time.memory_s[:, None], time.exchange_s, time.sync_s], axis=1),
             np.stack(ways, axis=1),
@@ -93,6 +100,9 @@ def _labels(profile: Profile, cluster: Cluster) -> Iterator[Label]:
             yield Label("level", level, flow, "", "bytes", sizes.get(flow, row_bytes))
     for tier in tiers:
         yield from _memory("tier", tier, [""], row_bytes)
+    for index, scope in enumerate(cluster.scopes):
+        for group in range(cluster.num_groups(index)):
+            yield Label("group", f"{scope} {group}", "rows touched", "", "rows")
     for holder in holders:
         yield from _memory("holder", holder, tiers, row_bytes)
     for holder in holders:

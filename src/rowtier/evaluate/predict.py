@@ -72,7 +72,10 @@ class Prediction:
             read=cost.read_bytes,
             written=cost.written_bytes,
             flows={name: cost.links.flows[name] for name in FLOWS},
-            distinct=distinct.sum(axis=0),
+            touched=tuple(
+                np.full(plan.cluster.num_groups(level), rows)
+                for level, rows in enumerate(distinct.sum(axis=0))
+            ),
             home_samples=_home_samples(plan, served),
             time=cost.time,
             tables=_tables(plan, cost, distinct[:, -1]),

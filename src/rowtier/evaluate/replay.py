@@ -252,7 +252,9 @@ class _Tally:
     def __init__(self, labels: tuple[Label, ...]):
         self.labels = labels
         self.steps = 0
-        self._kept = [i for i, label in enumerate(labels) if label.kind not in ("holder", "table")]
+        self._kept = [
+            i for i, label in enumerate(labels) if label.kind in ("step", "tier", "level")
+        ]
         self._series: list[Floats] = []
         self._first = self._sum = self._squares = self._worst = np.zeros(0)
         self.worst_step: StepFacts
