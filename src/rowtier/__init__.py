@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from rowtier.evaluate.predict import Prediction, predict
     from rowtier.evaluate.replay import Replay, replay
     from rowtier.kinds import load
+    from rowtier.plan.constraints import Constraints
     from rowtier.plan.make import METHODS, make_plan
     from rowtier.plan.options import PlanOptions
     from rowtier.plan.plan import Certificate, Plan
@@ -48,6 +49,7 @@ _HOME = {
     "Prediction": "evaluate.predict", "predict": "evaluate.predict",
     "Replay": "evaluate.replay", "replay": "evaluate.replay",
     "Band": "band", "load": "kinds",
+    "Constraints": "plan.constraints",
     "METHODS": "plan.make", "PlanOptions": "plan.options", "make_plan": "plan.make",
     "Certificate": "plan.plan", "Plan": "plan.plan",
     "Curve": "profile.curve",
@@ -66,6 +68,7 @@ __all__ = [
     "Certificate",
     "Cluster",
     "Comparison",
+    "Constraints",
     "Curve",
     "Device",
     "FeatureStats",

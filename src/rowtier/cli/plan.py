@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rowtier.cli import show
 from rowtier.units import parse_share
+
+if TYPE_CHECKING:
+    from rowtier.plan.plan import Certificate, Price
 
 METHODS_HELP = (
     "How to place the rows: joint, recshard, recshard-milp, flexshard, sca, row-wise, "
@@ -41,22 +44,38 @@ def command(
             help="Share of every memory tier to leave free, such as 10%.",
         ),
     ] = "0%",  # type: ignore[assignment]
+    constraints: Annotated[
+        Path | None,
+        typer.Option(help="A file of pins, bytes to leave free and limits: docs/planning.md."),
+    ] = None,
+    fit: Annotated[
+        str,
+        typer.Option(
+            help="What must fit into memory: rows, or all (exchange buffers and remap tables too)."
+        ),
+    ] = "rows",
     json: show.JsonOption = False,
 ) -> None:
     """Place every row of the profile's tables on the cluster."""
     from rowtier.cluster import Cluster
-    from rowtier.cost.views import VIEWS
+    from rowtier.cost.step import step_cost
+    from rowtier.errors import UserError
     from rowtier.evaluate.compare import Load
     from rowtier.files import check_replaceable
-    from rowtier.plan.make import make_plan, planner
+    from rowtier.plan.constraints import Constraints
+    from rowtier.plan.make import make_plan, over_capacity, planner
     from rowtier.plan.options import PlanOptions
     from rowtier.profile.profile import Profile
     from rowtier.units import show_bytes
 
     planner(method)  # an unknown method is refused before anything is read
+    if fit not in ("rows", "all"):
+        raise UserError(f"--fit {fit!r}: accepted are rows and all")
+    wanted = Constraints() if constraints is None else Constraints.load(constraints)
     options = PlanOptions(
-        reserve=reserve, split=split, confidence=confidence, time_limit_s=time_limit
-    )
+        reserve=reserve, split=split, confidence=confidence, time_limit_s=time_limit,
+        constraints=wanted, fit=fit,
+    )  # fmt: skip
     check_replaceable(output, "plan.json")
     statistics = Profile.load(profile)
     machine = Cluster.open(cluster)
@@ -84,9 +103,46 @@ def command(
         f"{1e3 * load.links_s:.4g} ms); {load.slow_share:.1%} of all lookups are in a slower tier"
     )
     if plan.certificate is not None:
-        certificate = plan.certificate
+        _certificate(plan.certificate)
+    cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+    for lack in over_capacity(cost):
         show.line(
-            f"{VIEWS[certificate.view].says}: {show.amount(certificate)}, at most "
-            f"{certificate.gap:.2%} above the best possible; what binds is {certificate.binding}"
+            f"note: with exchange buffers and remap tables {lack.tier} would lack "
+            f"{show_bytes(lack.amount_bytes)} on its fullest holder; --fit all leaves room for them"
         )
     show.written(output)
+
+
+def _certificate(certificate: Certificate) -> None:
+    from rowtier.cost.views import VIEWS
+
+    show.line(
+        f"{VIEWS[certificate.view].says}: {show.amount(certificate)}, at most "
+        f"{certificate.gap:.2%} above the best possible; what binds is {certificate.binding}"
+    )
+    worth = [price for price in certificate.prices if price.saves]
+    if worth:
+        said = [_price(price, VIEWS[certificate.view].unit) for price in worth]
+        show.line(f"one more would save, per step: {'; '.join(said)}")
+    doubt = certificate.from_statistics
+    if doubt is not None:
+        share = doubt / (doubt + certificate.gap) if doubt + certificate.gap else 0.0
+        show.line(
+            f"statistics: {doubt:.2%} more if hot rows take only the low end of their 90 % "
+            f"interval; {share:.0%} of what is uncertain comes from them, the rest from the gap"
+        )
+    if certificate.caution is not None:
+        caution = certificate.caution
+        show.line(
+            f"caution at {caution.confidence:.0%} costs {caution.price:.2%} if all goes as "
+            f"expected, and saves {caution.gain:.2%} if hot rows are as cold as feared"
+        )
+
+
+def _price(price: Price, unit: str) -> str:
+    from rowtier.units import show_bytes
+
+    saved = f"{1e3 * price.saves:.3g} ms" if unit == "s" else show_bytes(price.saves)
+    if price.unit == "GB":
+        return f"GB of {price.resource} on every device at most {saved}"
+    return f"GB/s of each {price.resource} link at least {saved}"

@@ -54,6 +54,11 @@ def access_time_s(
     return memory_time_s(tree, read)
 
 
+def assumptions(view: str) -> CostOptions:
+    """The papers' views assume what the papers do: SCA counts the forward exchange alone."""
+    return CostOptions(training=view != "sca")
+
+
 def objective(
     view: str,
     bands: Bands,

@@ -7,15 +7,24 @@ prints nothing, reads no file and no clock, so equal inputs give equal plans.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
 
 from rowtier.cluster import Cluster
-from rowtier.errors import UserError
+from rowtier.cost.step import StepCost, step_cost
+from rowtier.cost.views import assumptions, objective
+from rowtier.errors import InfeasibleError, InvalidError, UserError
 from rowtier.files import StrPath
 from rowtier.plan.check import find_mistakes
+from rowtier.plan.constraints import Constraints, ReservedBytes
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Plan
+from rowtier.plan.plan import Caution, Certificate, Plan
 from rowtier.profile.profile import Profile
+from rowtier.units import show_bytes
+
+MOST_ROUNDS = 5  # of leaving more room for buffers
+DOUBT = 0.9  # the interval whose low end says what the statistics leave open
 
 Planner = Callable[[Profile, Cluster, PlanOptions], Plan]
 
@@ -48,10 +57,78 @@ def make_plan(
         profile = Profile.load(profile)
     if not isinstance(cluster, Cluster):
         cluster = Cluster.open(cluster)
-    plan = planner(method)(profile.for_planning(options.confidence), cluster, options)
-    mistakes = [str(mistake) for mistake in find_mistakes(plan)]
-    assert not mistakes, f"{method} made a broken plan: {mistakes[:3]}"
+    mistakes = list(options.constraints.mistakes(profile, cluster))
+    if mistakes:
+        raise InvalidError("constraints", mistakes)
+    plan = _planned(profile, cluster, method, options)
+    if plan.certificate is not None:
+        plan = replace(plan, certificate=_with_doubts(plan, profile, method, options))
+    if options.constraints != Constraints():
+        plan = replace(plan, constraints=options.constraints)
+    broken = [str(mistake) for mistake in find_mistakes(plan)]
+    assert not broken, f"{method} made a broken plan: {broken[:3]}"
     return plan
+
+
+def _planned(profile: Profile, cluster: Cluster, method: str, options: PlanOptions) -> Plan:
+    """A plan that keeps to the constraints, and leaves room for all that must fit."""
+    for _ in range(MOST_ROUNDS):
+        statistics = profile.for_planning(options.confidence)
+        plan = planner(method)(statistics, cluster, options)
+        if options.fit == "rows" and options.constraints == Constraints():
+            return plan
+        cost = step_cost(plan.bands, statistics, cluster, plan.order)
+        said = next(options.constraints.violations(plan.bands, cost), None)
+        if said is not None:
+            raise UserError(f"{method} takes no such constraint ({said}); plan with joint")
+        more = list(over_capacity(cost)) if options.fit == "all" else []
+        if not more:
+            return plan
+        # A placement that is made anew fills memory otherwise, so leave a quarter more.
+        more = [m.model_copy(update={"amount_bytes": m.amount_bytes * 5 // 4}) for m in more]
+        options = options.leaving(more)
+    raise InfeasibleError(
+        f"exchange buffers and remap tables do not fit beside rows on {cluster.name!r}: "
+        f"{more[0].tier} lacks {show_bytes(more[0].amount_bytes)}; lower batch_size or add to it"
+    )
+
+
+def over_capacity(cost: StepCost) -> Iterator[ReservedBytes]:
+    """What buffers and remap tables lack of each tier, beside the rows: the most of any pool."""
+    missing: dict[str, int] = {}
+    for pool, used_bytes in cost.memory.in_pools(cost.cluster):
+        over = used_bytes - pool.capacity_bytes
+        missing[pool.tier] = max(missing.get(pool.tier, 0), over)
+    for tier, amount in missing.items():
+        if amount > 0:
+            yield ReservedBytes(tier=tier, amount_bytes=amount)
+
+
+def _with_doubts(plan: Plan, profile: Profile, method: str, options: PlanOptions) -> Certificate:
+    """The certificate, with what the statistics leave open and what caution costs."""
+    certificate = plan.certificate
+    assert certificate is not None
+    if profile.form != "counted":
+        return certificate
+
+    def cost(of: Plan, confidence: float | None) -> float:
+        view, statistics = certificate.view, profile.for_planning(confidence)
+        return objective(view, of.bands, statistics, of.cluster, of.order, assumptions(view))
+
+    expected, low = cost(plan, None), cost(plan, DOUBT)
+    changes: dict[str, Any] = {"from_statistics": abs(low / expected - 1) if expected else 0.0}
+    if options.confidence is not None:
+        bold = _planned(
+            profile, plan.cluster, method, options.model_copy(update={"confidence": None})
+        )
+        changes["caution"] = Caution(
+            confidence=options.confidence,
+            expected=expected,
+            expected_without=cost(bold, None),
+            pessimistic=cost(plan, options.confidence),
+            pessimistic_without=cost(bold, options.confidence),
+        )
+    return certificate.model_copy(update=changes)
 
 
 def planner(method: str) -> Planner:

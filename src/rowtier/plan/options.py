@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Literal
+
 from pydantic import Field
 
 from rowtier.cost.memory import Reserve
 from rowtier.files import Noun
-from rowtier.plan.constraints import Constraints
+from rowtier.plan.constraints import Constraints, ReservedBytes
 
 
 class PlanOptions(Noun):
@@ -15,10 +18,17 @@ class PlanOptions(Noun):
     reserve: float = Field(default=0.0, ge=0.0, le=1.0)  # share of every tier to leave free
     constraints: Constraints = Constraints()  # pins, bytes to leave free, limits of links
     confidence: float | None = Field(default=None, gt=0.0, lt=1.0)  # plan for less heat than seen
+    fit: Literal["rows", "all"] = "rows"  # what must fit: rows, or buffers and remap tables too
     split: bool = Field(default=False, strict=True)  # tables may be cut over devices
     tolerance: float = Field(default=1e-3, ge=0.0)  # the gap at which a search may stop
     seed: int = Field(default=0, ge=0)  # of searches that try at random
     time_limit_s: float = Field(default=60.0, gt=0.0)  # of a solver that is not rowtier's own
+
+    def leaving(self, more: Iterable[ReservedBytes]) -> PlanOptions:
+        """The same wishes with more bytes left free."""
+        reserve = (*self.constraints.reserve, *more)
+        constraints = self.constraints.model_copy(update={"reserve": reserve})
+        return self.model_copy(update={"constraints": constraints})
 
     @property
     def reserved(self) -> Reserve:

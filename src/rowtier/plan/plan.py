@@ -15,6 +15,7 @@ from rowtier.cluster import Cluster
 from rowtier.errors import MismatchError, UserError
 from rowtier.fields import Name
 from rowtier.files import Noun, StrPath, fingerprint_of
+from rowtier.plan.constraints import Constraints
 from rowtier.profile.order import RowOrder, rows_by_rank
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table
@@ -103,6 +104,7 @@ class Plan:
     order: RowOrder | None = None
     certificate: Certificate | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
+    constraints: Constraints | None = None  # that it keeps to
 
     @classmethod
     def build(
@@ -134,6 +136,7 @@ class Plan:
             "certificate": self.certificate.to_data() if self.certificate else None,
             "curve": self.profile.fingerprint,
             "origin": dict(self.origin),
+            "constraints": self.constraints.to_data() if self.constraints else None,
         }
         arrays = (
             [] if self.order is None else [self.order[s.table.name] for s in self.profile.stats]

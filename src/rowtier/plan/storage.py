@@ -30,6 +30,7 @@ from rowtier.files import (
     write_atomic,
 )
 from rowtier.plan.check import find_mistakes
+from rowtier.plan.constraints import Constraints
 from rowtier.plan.plan import Certificate, MadeFor, Plan
 from rowtier.profile.order import NarrowInts, RowOrder, narrow
 from rowtier.profile.profile import Profile
@@ -56,6 +57,7 @@ class _PlanFile(Noun):
     order: dict[str, _Slice] | None = None
     cluster: Cluster
     origin: dict[str, Any] = Field(default_factory=dict)
+    constraints: Constraints | None = None
 
 
 def save(plan: Plan, folder: StrPath) -> None:
@@ -73,6 +75,8 @@ def save(plan: Plan, folder: StrPath) -> None:
             "cluster": plan.cluster.to_data(),
             "origin": dict(plan.origin),
         }
+        if plan.constraints is not None:
+            data["constraints"] = plan.constraints.to_data()
         write_atomic(path / MARKER, dump_json(data))
         plan.profile.save(path / CURVE)
 
@@ -96,6 +100,7 @@ def load(folder: StrPath) -> Plan:
         order,
         file.certificate,
         file.origin,
+        file.constraints,
     )
     mistakes = list(find_mistakes(plan))
     if file.cluster.fingerprint != file.made_for.cluster:

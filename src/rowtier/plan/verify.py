@@ -10,9 +10,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
-from rowtier.cost.views import VIEWS, objective
+from rowtier.cost.views import VIEWS, assumptions, objective
 from rowtier.errors import Mistake
 from rowtier.plan.check import find_mistakes
 from rowtier.plan.plan import Plan
@@ -63,23 +62,21 @@ def verify(plan: Plan) -> Verdict:
             plan.profile,
             plan.cluster,
             plan.order,
-            _assumptions(certificate.view),
+            assumptions(certificate.view),
         )
     mistakes += _claims(plan, recomputed)
-    step_s = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).step_s
+    cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+    if plan.constraints is not None and not mistakes:
+        broken = plan.constraints.violations(plan.bands, cost)
+        mistakes += [Mistake("constraints", None, text) for text in broken]
     return Verdict(
         tuple(mistakes),
         None if certificate is None else certificate.view,
         None if certificate is None else certificate.objective,
         recomputed,
         None if certificate is None else certificate.bound,
-        step_s,
+        cost.step_s,
     )
-
-
-def _assumptions(view: str) -> CostOptions:
-    """The papers' views assume what the papers do: SCA counts the forward exchange alone."""
-    return CostOptions(training=view != "sca")
 
 
 def _claims(plan: Plan, recomputed: float | None) -> Iterator[Mistake]:
