@@ -17,12 +17,12 @@ from report.report_cases import EVIL, cluster, plan, profile
 import rowtier
 from rowtier.band import Band
 from rowtier.cost.step import step_cost
+from rowtier.evaluate.words import cuts, home, numbers, placement
 from rowtier.plan.make import make_plan
 from rowtier.report.alerts import find_alerts
 from rowtier.report.facts import Facts
 from rowtier.report.sheets import MAX_BARS, curves, load_sheet, memory_sheet, tables_sheet
 from rowtier.report.verdict import certificate_facts, prices
-from rowtier.report.words import cuts, home, numbers, placement
 
 pytest.importorskip("vl_convert", reason="charts need rowtier[report]")
 

@@ -3,81 +3,227 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from rowtier.cli import show
+from rowtier.cli.names import shortened, unique
+from rowtier.cli.predict import more
+from rowtier.units import parse_share
 
 if TYPE_CHECKING:
-    from rowtier.evaluate.compare import Comparison
+    from rowtier.evaluate.compare import Comparison, Load
+    from rowtier.plan.plan import Plan
 
 MAX_HOLDERS = 16
-MAX_PLANS = 7
+PLANS_ABREAST = 5  # in one table of holders
+NAME_WIDTH = 20
+MAX_LEVELS = 3  # with a column each
 
 
 def command(
-    plans: Annotated[list[Path], typer.Argument(help="Plan folders for one profile and cluster.")],
-    full: Annotated[bool, typer.Option(help="Show every holder, not only the first 16.")] = False,
+    plans: Annotated[
+        list[str],
+        typer.Argument(
+            help="Plan folders for one profile and cluster, and methods to compare with, such as "
+            "row-wise, planned on the same."
+        ),
+    ],
+    data: Annotated[
+        str | None,
+        typer.Option(help="Replay every plan on this data: Parquet, Criteo TSV, npz or pt."),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(min=1, help="With --data: samples per device and step.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="With --data: so many steps only, drawn by --seed.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Which steps --steps takes.")] = 0,
+    after: Annotated[
+        float | None,
+        typer.Option(
+            parser=lambda text: parse_share(str(text)),
+            metavar="SHARE",
+            help="With --data: skip this first part, such as the 50% that was profiled.",
+        ),
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show every holder.")] = False,
     json: show.JsonOption = False,
 ) -> None:
-    """Compare plans: step time, and bytes and lookups on every device."""
+    """Compare plans and methods: which is the fastest, by how much and why; memory used."""
     from rowtier.evaluate.compare import compare
-    from rowtier.plan.plan import Plan
 
-    loaded = {_name(path, plans): Plan.load(path) for path in plans}
-    result = compare(loaded)
+    loaded, baselines = _sorted_out(plans)
+    wishes = {"batch_size": batch_size, "steps": steps, "after": after, "seed": seed or None}
+    replaying: dict[str, Any] = {key: wish for key, wish in wishes.items() if wish is not None}
+    with show.progress(f"replaying {data}", quiet=json or data is None) as progress:
+        if data is not None:
+            replaying["progress"] = progress
+        result = compare(loaded, data, baselines=baselines, **replaying)
     if json:
         show.as_json(result.to_dict())
         return
-    show.line(result.verdict)
-    cluster = next(iter(loaded.values())).cluster
-    _per_holder(result, [cluster.holder_name(h) for h in range(cluster.num_holders)], full)
-    _summary(result)
+    _report(result, next(iter(loaded.values())), full)
+
+
+def _sorted_out(arguments: list[str]) -> tuple[dict[str, Plan], list[str]]:
+    """Plan folders by name, and the methods among the arguments; a folder wins over a method."""
+    from rowtier.errors import UserError
+    from rowtier.plan.make import METHODS
+    from rowtier.plan.plan import Plan
+
+    folders = [Path(a) for a in arguments if Path(a).exists() or a not in METHODS]
+    baselines = list(dict.fromkeys(a for a in arguments if Path(a) not in folders))
+    for path in folders:
+        if not path.exists():
+            raise UserError(
+                f"{path}: there is no such plan folder and no such method; the methods are "
+                f"{', '.join(METHODS)}"
+            )
+    if not folders:
+        raise UserError(
+            f"{', '.join(baselines)}: methods are planned on the profile and cluster of a plan; "
+            "give a plan folder too"
+        )
+    names = unique([_name(path, folders) for path in folders])
+    return {name: Plan.load(path) for name, path in zip(names, folders, strict=True)}, baselines
 
 
 def _name(path: Path, paths: list[Path]) -> str:
-    """The folder's name, or the whole path where two folders have the same name."""
-    names = [other.resolve().name for other in paths]
-    return str(path) if names.count(path.resolve().name) > 1 else path.resolve().name
+    """The folder's name, or the whole path where another folder has the same name."""
+    others = {other.resolve() for other in paths if other.resolve().name == path.resolve().name}
+    return str(path) if len(others) > 1 else path.resolve().name
 
 
-def _summary(result: Comparison) -> None:
-    from rowtier.units import show_bytes
+def _report(result: Comparison, plan: Plan, full: bool) -> None:
+    show.line(result.verdict)
+    for line in result.explanation:
+        show.line(f"  {line}")
+    for note in (*result.notes, *_warnings(result)):
+        show.line(f"! {note}")
+    for name, why in result.left_out.items():
+        show.line(f"! {name} is left out, as it does not fit: {why.splitlines()[0]}")
+    _where(result, [level.name for level in plan.cluster.levels])
+    if result.loads[0].replayed is not None:
+        _replayed(result)
+    _memory(result)
+    _per_holder(result, plan, full)
 
-    tiers = result.loads[0].tiers
-    columns = ["plan", "step", "memory", "links", "× mean", "slow lookups"]
-    columns += [f"most {tier}" for tier in tiers]
+
+def _warnings(result: Comparison) -> list[str]:
+    said = [w for load in result.loads if load.replayed for w in load.replayed.warnings]
+    return list(dict.fromkeys(said))
+
+
+def _names(result: Comparison, width: int = NAME_WIDTH) -> dict[Load, str]:
+    ranked = result.ranked
+    return dict(zip(ranked, shortened([load.name for load in ranked], width), strict=True))
+
+
+def _where(result: Comparison, levels: list[str]) -> None:
+    """Where the time of a step goes, plan by plan."""
+    groups: dict[str, list[str]] = {
+        "fast mem.": ["fast memory"],
+        "slow mem.": ["slow memory"],
+        "imbalance": ["imbalance"],
+    }
+    if len(levels) <= MAX_LEVELS:
+        groups |= {short: [f"{name} links"] for name, short in _short(levels)}
+    else:
+        groups["links"] = [f"{name} links" for name in levels]
+    groups["sync"] = [f"{name} sync" for name in levels]
+    groups["waiting"] = ["waiting"]
     rows = [
         [
-            load.name,
-            *(f"{1e3 * seconds:.4g} ms" for seconds in (load.step_s, load.memory_s, load.links_s)),
+            name,
+            _ms(load.step_s),
+            *(_ms(sum(load.parts[part] for part in parts)) for parts in groups.values()),
+        ]
+        for load, name in _names(result).items()
+    ]
+    links = "links" if len(levels) > MAX_LEVELS else " and ".join(f"{n} links" for n in levels)
+    show.table(["plan", "step", *groups], rows)
+    show.line(
+        "predicted, in ms. Fast and slow memory: if all holders had the same to do; imbalance: how "
+        "much longer the slowest one takes; "
+        + (f"{links}: ids, rows or sums, gradients; " if links else "")
+        + "sync: keeping copies equal; waiting: latencies"
+    )
+
+
+def _short(levels: list[str]) -> list[tuple[str, str]]:
+    return list(zip(levels, shortened(levels, 8), strict=True))
+
+
+def _replayed(result: Comparison) -> None:
+    """What was counted on the data, beside what was predicted."""
+    rows = []
+    for load, name in _names(result).items():
+        assert load.replayed is not None
+        step, memory, links = (load.replayed.figure(n) for n in ("step", "memory", "links"))
+        assert step.percentiles is not None
+        cells = (step.replayed, step.predicted, memory.replayed, links.replayed)
+        ends = (step.percentiles[2], step.worst)
+        rows.append([name, *map(_ms, cells[:2]), f"{step.error:+.1%}", *map(_ms, cells[2:])])
+        rows[-1] += map(_ms, ends)
+    found = result.loads[0].replayed
+    assert found is not None
+    show.line(f"replayed, in ms, over {found.steps:,} steps")
+    columns = ["plan", "step", "predicted", "error", "memory", "links", "p99 step", "worst"]
+    show.table(columns, rows)
+
+
+def _memory(result: Comparison) -> None:
+    from rowtier.units import show_bytes
+
+    rows = [
+        [
+            name,
             f"{load.imbalance:.2f}",
             f"{load.slow_share:.1%}",
             *(show_bytes(amount) for amount in load.used_bytes.max(axis=0)),
+            show_bytes(load.used_bytes.sum()),
+            show_bytes((load.kept_bytes - load.used_bytes).sum()),
         ]
-        for load in sorted(result.loads, key=lambda load: load.step_s)
+        for load, name in _names(result).items()
     ]
-    show.table(columns, rows)
-    show.line("× mean: lookups of the busiest holder over the mean; slow: not in the first tier")
+    tiers = [f"most {tier}" for tier in shortened(result.loads[0].tiers, 8)]
+    show.table(["plan", "× mean", "slow lookups", *tiers, "all rows", "beside them"], rows)
+    show.line(
+        "× mean: lookups of the busiest holder over the mean; slow: not in the first tier; most: "
+        "rows with optimizer state on the fullest holder; beside them: buffers and remap tables"
+    )
 
 
-def _per_holder(result: Comparison, names: list[str], full: bool) -> None:
+def _per_holder(result: Comparison, plan: Plan, full: bool) -> None:
     from rowtier.units import show_bytes, show_count
 
-    if len(result.loads) > MAX_PLANS:
-        show.line(f"bytes and lookups per holder: compare {MAX_PLANS} plans or fewer to see them")
-        return
-    shown = names if full else names[:MAX_HOLDERS]
-    show.line("bytes and lookups a step, per holder")
-    rows = [
-        [name]
-        + [
-            f"{show_bytes(load.used_bytes[i].sum())}\n{show_count(load.lookups[i].sum())}"
-            for load in result.loads
+    cluster, names = plan.cluster, list(_names(result, 15).items())
+    shown = _busiest(result, cluster.num_holders if full else MAX_HOLDERS)
+    show.line("bytes of rows and lookups a step, per holder")
+    for first in range(0, len(names), PLANS_ABREAST):
+        some = names[first : first + PLANS_ABREAST]
+        rows = [
+            [cluster.holder_name(i)]
+            + [
+                f"{show_bytes(load.used_bytes[i].sum())}\n{show_count(load.lookups[i].sum())}"
+                for load, _ in some
+            ]
+            for i in shown
         ]
-        for i, name in enumerate(shown)
-    ]
-    show.table(["holder", *(load.name for load in result.loads)], rows)
-    if len(shown) < len(names):
-        show.line(f"… and {len(names) - len(shown)} more holders: --full shows them")
+        show.table(["holder", *(name for _, name in some)], rows)
+    more(cluster.num_holders - len(shown), "holders")
+
+
+def _busiest(result: Comparison, count: int) -> list[int]:
+    """The holders that are the busiest in any plan, in their own order."""
+    import numpy as np
+
+    load = np.max([each.lookups.sum(axis=1) for each in result.loads], axis=0)
+    return sorted(np.argsort(-load, kind="stable")[:count].tolist())
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4g}" if seconds >= 1e-3 else f"{1e3 * seconds:.3f}"

@@ -1,10 +1,10 @@
-"""Plans side by side: step time, bytes and lookups per device, and which plan is the fastest."""
+"""Plans side by side: which is the fastest, by how much, and where the difference comes from."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,19 @@ from numpy.typing import NDArray
 from rowtier.cost.lookups import served_lookups
 from rowtier.cost.memory import used_bytes
 from rowtier.cost.step import step_cost
-from rowtier.errors import MismatchError, UserError
+from rowtier.errors import InfeasibleError, MismatchError, UserError
+from rowtier.evaluate.baselines import plan_baseline
+from rowtier.evaluate.figures import frame_of
+from rowtier.evaluate.parts import Parts, difference, reasons, replayed_parts, step_parts
+from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rowtier.evaluate.replay import Replay
+
+_SAME = 1.005  # times as long: not worth a word
 
 
 @dataclass(frozen=True, eq=False)
@@ -22,24 +33,46 @@ class Load:
 
     name: str
     tiers: tuple[str, ...]
-    used_bytes: NDArray[np.int64]
+    used_bytes: NDArray[np.int64]  # of rows
+    kept_bytes: NDArray[np.int64]  # of everything: buffers and remap tables too
     lookups: NDArray[np.float64]  # per step
     memory_s: float  # of a step, on the slowest holder
     links_s: float
+    parts: Parts  # of the predicted step; they add up to it
+    replayed: Replay | None = None
 
     @classmethod
-    def of(cls, name: str, plan: Plan) -> Load:
+    def of(cls, name: str, plan: Plan, replayed: Replay | None = None) -> Load:
         """Measure a plan by the cost model."""
         used = used_bytes(plan.bands, plan.profile, plan.cluster)
         lookups = served_lookups(plan.bands, plan.profile, plan.cluster, plan.order)
-        time = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).time
-        tiers = plan.cluster.tier_names
-        return cls(name, tiers, used, lookups, time.slowest_memory_s, time.links_s)
+        cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+        return cls(
+            name,
+            plan.cluster.tier_names,
+            used,
+            cost.memory.total,
+            lookups,
+            cost.time.slowest_memory_s,
+            cost.time.links_s,
+            step_parts(cost),
+            replayed,
+        )
 
     @property
     def step_s(self) -> float:
         """Expected seconds of a step."""
         return self.memory_s + self.links_s
+
+    @property
+    def judged_s(self) -> float:
+        """Seconds of a step by which plans are compared: replayed if there is data."""
+        return self.step_s if self.replayed is None else self.replayed.step_s
+
+    @property
+    def judged_parts(self) -> Parts:
+        """The parts of those seconds."""
+        return self.parts if self.replayed is None else replayed_parts(self.replayed)
 
     @property
     def busiest_lookups(self) -> float:
@@ -60,18 +93,42 @@ class Load:
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts for machines."""
-        return {
+        facts = {
             "plan": self.name,
             "step_s": self.step_s,
             "memory_s": self.memory_s,
             "links_s": self.links_s,
+            "parts_s": dict(self.parts),
             "busiest_lookups": self.busiest_lookups,
             "imbalance": self.imbalance,
             "slow_share": self.slow_share,
             "tiers": list(self.tiers),
             "used_bytes": self.used_bytes.tolist(),
+            "kept_bytes": self.kept_bytes.tolist(),
             "lookups": self.lookups.tolist(),
         }
+        if self.replayed is not None:
+            step = self.replayed.figure("step").to_dict()
+            facts["replayed"] = {**step, "parts_s": dict(self.judged_parts)}
+        return facts
+
+    def _counted(self, name: str) -> float | None:
+        return None if self.replayed is None else self.replayed.figure(name).replayed
+
+    def figures(self) -> dict[tuple[str, str], tuple[float, float | None]]:
+        """The figures by name and unit: predicted, and replayed where there is data."""
+        seconds = {"step": self.step_s, "memory": self.memory_s, "links": self.links_s}
+        found: dict[tuple[str, str], tuple[float, float | None]] = {
+            (name, "s"): (value, self._counted(name)) for name, value in seconds.items()
+        }
+        counted = self.judged_parts if self.replayed else {}
+        found |= {(name, "s"): (value, counted.get(name)) for name, value in self.parts.items()}
+        for column, tier in enumerate(self.tiers):
+            found[f"most rows in {tier}", "bytes"] = float(self.used_bytes[:, column].max()), None
+            found[f"most in {tier}", "bytes"] = float(self.kept_bytes[:, column].max()), None
+        found["slow share", "share"] = self.slow_share, None
+        found["imbalance", "×"] = self.imbalance, None
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,40 +136,140 @@ class Comparison:
     """Loads of several plans for the same tables on the same cluster."""
 
     loads: tuple[Load, ...]
+    left_out: Mapping[str, str] = field(default_factory=dict)  # baselines that do not fit: why
+    notes: tuple[str, ...] = ()  # what to know when reading it
+
+    @property
+    def ranked(self) -> list[Load]:
+        """The loads, the fastest first."""
+        return sorted(self.loads, key=lambda load: load.judged_s)
 
     @property
     def best(self) -> Load:
         """The plan with the shortest step."""
-        return min(self.loads, key=lambda load: load.step_s)
+        return self.ranked[0]
 
     @property
     def verdict(self) -> str:
         """One sentence: which plan is the fastest, and how much faster than the next."""
-        best, *others = sorted(self.loads, key=lambda load: load.step_s)
-        said = f"{best.name} takes {1e3 * best.step_s:.4g} ms a step"
-        if not others or not best.step_s:
+        best, *others = self.ranked
+        said = f"{best.name} takes {1e3 * best.judged_s:.4g} ms a step"
+        if best.replayed is not None:
+            said += " on the data"
+        if not others or not best.judged_s:
             return said
         following, last = others[0], others[-1]
-        said += f", {following.step_s / best.step_s:.2f}× faster than {following.name}"
+        said += f", {_times(following, best)} {following.name}"
         if last is not following:
-            said += f" and {last.step_s / best.step_s:.2f}× faster than {last.name}"
+            said += f" and {_times(last, best)} {last.name}"
         return said
+
+    def difference(self, load: Load) -> dict[str, float]:
+        """Seconds that a plan takes more than the best, by part; they add up exactly."""
+        return difference(self.best.judged_parts, load.judged_parts)
+
+    def why(self, load: Load) -> str:
+        """Where the difference to the best plan comes from, in words."""
+        more_s = load.judged_s - self.best.judged_s
+        return f"{load.name} {1e3 * more_s:+.4g} ms: {reasons(self.difference(load))}"
+
+    @property
+    def explanation(self) -> list[str]:
+        """One line for the next and the last plan: where they lose time."""
+        others = self.ranked[1:]
+        return [self.why(load) for load in dict.fromkeys((*others[:1], *others[-1:]))]
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts for machines."""
-        return {"verdict": self.verdict, "plans": [load.to_dict() for load in self.loads]}
+        plans = [
+            load.to_dict() | {"more_than_best_s": self.difference(load)} for load in self.loads
+        ]
+        return {
+            "verdict": self.verdict,
+            "why": self.explanation,
+            "best": self.best.name,
+            "left_out": dict(self.left_out),
+            "notes": list(self.notes),
+            "plans": plans,
+        }
+
+    def to_frame(self) -> pa.Table:
+        """One line per plan and figure, as an Arrow table; `.to_pandas()` makes a DataFrame."""
+        lines = [(load.name, *key, *both) for load in self.loads for key, both in _items(load)]
+        names = ("plan", "name", "unit", "predicted", "replayed")
+        return frame_of(dict(zip(names, map(list, zip(*lines, strict=True)), strict=True)))
+
+    def __repr__(self) -> str:
+        return f"<Comparison: {self.verdict}; {'; '.join(self.explanation) or 'one plan'}>"
 
 
-def compare(plans: Mapping[str, Plan]) -> Comparison:
-    """Compare plans made for the same tables and the same cluster."""
+def _times(slower: Load, faster: Load) -> str:
+    ratio = slower.judged_s / faster.judged_s
+    return "as fast as" if ratio < _SAME else f"{ratio:.2f}× faster than"
+
+
+def _items(load: Load) -> Iterable[tuple[tuple[str, str], tuple[float, float | None]]]:
+    return load.figures().items()
+
+
+def compare(
+    plans: Mapping[str, Plan],
+    data: StrPath | Iterable[Any] | None = None,
+    *,
+    baselines: Iterable[str] = (),
+    **replaying: Any,
+) -> Comparison:
+    """Compare plans made for the same tables and the same cluster.
+
+    `baselines` are methods, planned on the first plan's statistics and cluster; one that does
+    not fit is left out and named. With `data` every plan is replayed on it, and `replaying`
+    goes to `replay`: `batch_size`, `steps`, `seed`, `after` and so on.
+    """
     if not plans:
         raise UserError("there is no plan to compare; give at least one")
     first_name, first = next(iter(plans.items()))
     for name, plan in plans.items():
-        if plan.made_for != first.made_for:
-            raise MismatchError(
-                f"{first_name} was made for profile {first.made_for.profile} and cluster "
-                f"{first.made_for.cluster}, {name} for profile {plan.made_for.profile} and cluster "
-                f"{plan.made_for.cluster}: compare plans of the same two"
-            )
-    return Comparison(tuple(Load.of(name, plan) for name, plan in plans.items()))
+        _check_alike(first_name, first, name, plan)
+    if replaying and data is None:
+        raise UserError(f"{', '.join(replaying)}: only for replaying; give data too")
+    made, notes = _on_one_curve(plans)
+    left_out = {}
+    for method in baselines:
+        name = method if method not in made else f"{method} (baseline)"
+        try:
+            made[name] = plan_baseline(method, made[first_name])
+        except InfeasibleError as error:
+            left_out[name] = str(error)
+    loads = tuple(_load(name, plan, data, replaying) for name, plan in made.items())
+    return Comparison(loads, left_out, notes)
+
+
+def _on_one_curve(plans: Mapping[str, Plan]) -> tuple[dict[str, Plan], tuple[str, ...]]:
+    """A plan made with caution expects less heat: all plans are measured by one expectation."""
+    bold = [n for n, p in plans.items() if p.certificate is None or p.certificate.caution is None]
+    chosen = next(iter(bold), next(iter(plans)))
+    profile = plans[chosen].profile
+    if all(plan.profile.fingerprint == profile.fingerprint for plan in plans.values()):
+        return dict(plans), ()
+    note = f"the plans expect different heat of hot rows; all are measured by what {chosen} expects"
+    return {name: replace(plan, profile=profile) for name, plan in plans.items()}, (note,)
+
+
+def _load(
+    name: str, plan: Plan, data: StrPath | Iterable[Any] | None, replaying: Mapping[str, Any]
+) -> Load:
+    if data is None:
+        return Load.of(name, plan)
+    from rowtier.evaluate.replay import replay  # what it compiles takes time to import
+
+    found = replay(plan, data, **replaying)
+    return Load.of(name, found.prediction.plan, found)
+
+
+def _check_alike(first_name: str, first: Plan, name: str, plan: Plan) -> None:
+    if plan.made_for != first.made_for:
+        raise MismatchError(
+            f"{first_name} was made for profile {first.made_for.profile} and cluster "
+            f"{first.made_for.cluster}, {name} for profile {plan.made_for.profile} and cluster "
+            f"{plan.made_for.cluster}: compare plans of the same two"
+        )

@@ -10,10 +10,10 @@ from typing import Literal
 import numpy as np
 
 from rowtier.cost.memory import Pool
+from rowtier.evaluate.words import numbers
 from rowtier.profile.look import alerts as table_alerts
 from rowtier.report.facts import Facts
 from rowtier.report.verdict import uncertainty
-from rowtier.report.words import numbers
 from rowtier.units import show_bytes
 
 GAP, IMBALANCE, FULL, DOMINANT, SLOW = 0.05, 1.25, 0.95, 0.25, 0.05

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from rowtier.errors import InfeasibleError
+from rowtier.evaluate.baselines import plan_baseline
 from rowtier.evaluate.compare import Load
-from rowtier.plan.make import make_plan
 from rowtier.plan.plan import Plan
 
 BASELINES = ("row-wise", "table-wise", "size", "lookup", "size-lookup")
@@ -34,8 +34,7 @@ def make_baselines(plan: Plan) -> tuple[Baseline, ...]:
 
 def _baseline(name: str, plan: Plan) -> Baseline:
     try:
-        made = make_plan(plan.profile, plan.cluster, name)
+        made = plan_baseline(name, plan)
     except InfeasibleError as error:
         return Baseline(name, why=str(error))
-    # With the plan's own row order, blocks of row ids are as hot as they really are.
-    return Baseline(name, Load.of(name, replace(made, order=plan.order)))
+    return Baseline(name, Load.of(name, made))

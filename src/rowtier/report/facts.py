@@ -8,10 +8,10 @@ from functools import cached_property
 from rowtier.cost.memory import Pool, pools
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.evaluate.compare import Load
+from rowtier.evaluate.shares import step_shares
 from rowtier.plan.plan import Plan
 from rowtier.profile.look import TableLook, look_at_all
 from rowtier.report.baselines import Baseline, make_baselines
-from rowtier.report.shares import step_shares
 
 
 @dataclass(frozen=True, eq=False)

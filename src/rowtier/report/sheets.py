@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from rowtier.cluster import DEVICE, Cluster
+from rowtier.evaluate.shares import tier_seconds
+from rowtier.evaluate.words import Cut, cuts, placement
 from rowtier.profile.curve import Curve
 from rowtier.report.facts import Facts
-from rowtier.report.shares import tier_seconds
 from rowtier.report.sheet import Sheet
-from rowtier.report.words import Cut, cuts, placement
 
 MAX_BARS = 64
 CURVE_POINTS = 40

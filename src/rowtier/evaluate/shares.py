@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rowtier.cluster import Cluster
 from rowtier.cost.step import StepCost, TableCost
 from rowtier.cost.time import memory_time_s
 from rowtier.cost.tree import tree_of
@@ -16,9 +17,13 @@ from rowtier.profile.curve import Floats
 
 def tier_seconds(cost: StepCost) -> Floats:
     """Memory time of every holder (row), by tier (column)."""
-    tree, moved = tree_of(cost.cluster), cost.read_bytes + cost.written_bytes
-    columns = np.eye(moved.shape[1])
-    return np.stack([memory_time_s(tree, moved * only) for only in columns], axis=1)
+    return seconds_by_tier(cost.cluster, cost.read_bytes + cost.written_bytes)
+
+
+def seconds_by_tier(cluster: Cluster, moved_bytes: Floats) -> Floats:
+    """Memory time of every holder (row), by tier (column), for bytes of the same shape."""
+    tree, columns = tree_of(cluster), np.eye(moved_bytes.shape[1])
+    return np.stack([memory_time_s(tree, moved_bytes * only) for only in columns], axis=1)
 
 
 def step_shares(cost: StepCost) -> list[float]:

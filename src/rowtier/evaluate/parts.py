@@ -1,0 +1,92 @@
+"""Where the time of a step goes, in parts that add up to it: so differences can be explained.
+
+fast memory   what the first tiers take, if all holders had the same to do
+slow memory   the same for all other tiers
+imbalance     how much longer the slowest holder takes than the mean
+LEVEL links   ids, rows or partial sums and gradients, on the busiest link of a level
+LEVEL sync    gradients of copies, as far as nothing else runs beside it
+waiting       latencies
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rowtier.cluster import Cluster
+from rowtier.cost.step import StepCost
+from rowtier.cost.tree import tree_of
+from rowtier.evaluate.shares import seconds_by_tier, tier_seconds
+from rowtier.profile.curve import Floats
+
+if TYPE_CHECKING:
+    from rowtier.evaluate.replay import Replay
+
+Parts = Mapping[str, float]  # seconds, by the names above
+_TELLING = 0.05  # of all that differs: less is not worth a word
+_MOST = 3
+
+
+def step_parts(cost: StepCost) -> dict[str, float]:
+    """The parts of a predicted step."""
+    time, levels = cost.time, [level.name for level in cost.cluster.levels]
+    kept = 1 - time.overlap
+    parts = _memory_parts(cost.cluster, tier_seconds(cost), time.slowest_memory_s)
+    for name, seconds in zip(levels, time.exchange_s.max(axis=0), strict=True):
+        parts[f"{name} links"] = float(seconds)
+    for name, seconds in zip(levels, time.sync_s.max(axis=0), strict=True):
+        parts[f"{name} sync"] = kept * float(seconds)
+    parts["waiting"] = float(time.exchange_latency_s.sum() + kept * time.sync_latency_s.sum())
+    return parts
+
+
+def replayed_parts(found: Replay) -> dict[str, float]:
+    """The parts of a replayed step, means over the steps; latencies are in those of the links."""
+    cluster, means = found.prediction.plan.cluster, _means(found)
+    tiers = cluster.tier_names
+    holders = [cluster.holder_name(holder) for holder in range(cluster.num_holders)]
+    moved = np.array(
+        [
+            [sum(means.get((h, way, t), 0.0) for way in ("read", "written")) for t in tiers]
+            for h in holders
+        ]
+    )
+    parts = _memory_parts(cluster, seconds_by_tier(cluster, moved), means["", "memory", ""])
+    for level in cluster.levels:
+        parts[f"{level.name} links"] = means.get((level.name, "exchange", ""), 0.0)
+    kept = 1 - found.prediction.options.overlap
+    for level in cluster.levels:
+        parts[f"{level.name} sync"] = kept * means.get((level.name, "keeping equal", ""), 0.0)
+    return parts
+
+
+def _means(found: Replay) -> dict[tuple[str, str, str], float]:
+    return {(f.label.of, f.label.name, f.label.at): f.replayed for f in found.figures}
+
+
+def _memory_parts(cluster: Cluster, tier_s: Floats, slowest_s: float) -> dict[str, float]:
+    tree = tree_of(cluster)
+    first = np.array([tree.columns[next(iter(tiers))] for tiers in tree.tiers])[tree.kinds]
+    mean_s = float(tier_s.sum(axis=1).mean())
+    fast_s = float(tier_s[np.arange(tree.holders), first].mean())
+    return {
+        "fast memory": fast_s,
+        "slow memory": max(0.0, mean_s - fast_s),
+        "imbalance": slowest_s - max(mean_s, fast_s),
+    }
+
+
+def difference(one: Parts, other: Parts) -> dict[str, float]:
+    """Seconds that `other` takes more than `one`, part by part."""
+    return {name: other.get(name, 0.0) - one.get(name, 0.0) for name in {**one, **other}}
+
+
+def reasons(differs: Parts) -> str:
+    """The parts that matter most, in words: "cluster links +28.4 ms, imbalance −1.2 ms"."""
+    total = sum(map(abs, differs.values()))
+    order = sorted(differs, key=lambda name: -abs(differs[name]))
+    told = [name for name in order[:_MOST] if abs(differs[name]) > _TELLING * total]
+    said = [f"{name} {1e3 * differs[name]:+.4g} ms".replace("-", "−") for name in told]
+    return ", ".join(said) or "nothing"
