@@ -8,16 +8,17 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.errors import InvalidError, Mistake, UserError
 from rowtier.files import Noun, StrPath, check_version, parse, read_mapping
+from rowtier.plan.constraints import Constraints
 from rowtier.plan.plan import Plan
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table, Tables
 
 _FOLDERS: dict[str, type[Plan] | type[Profile]] = {"plan.json": Plan, "profile.json": Profile}
-_FILES: tuple[type[Noun], ...] = (Cluster, Tables, Table, Band)
+_FILES: tuple[type[Noun], ...] = (Cluster, Tables, Table, Band, Constraints)
 
 
 def load(path: StrPath) -> Plan | Profile | Noun:
-    """Read and fully validate a plan, profile or dataset folder, or a cluster or tables file."""
+    """Read and fully validate a folder that rowtier wrote, or a file that it reads."""
     path = Path(path)
     if not path.exists():
         raise UserError(f"{path}: there is no such file or folder; check the path")
@@ -28,6 +29,8 @@ def load(path: StrPath) -> Plan | Profile | Noun:
     data = read_mapping(path)
     check_version(path, data)
     kind = max(_FILES, key=lambda noun: len(_keys(noun) & set(data)))
+    if isinstance(data.get("tables"), dict):  # by name, where a tables file has a list
+        kind = Constraints
     if not _keys(kind) & set(data):
         accepted = "; ".join(f"a {n.__name__.lower()} file has {_listed(n)}" for n in _FILES[:2])
         raise InvalidError(path, [Mistake(", ".join(data), None, f"unknown keys: {accepted}")])

@@ -67,7 +67,7 @@ def test_an_infeasible_plan_exits_with_3_and_writes_nothing(profile: Path, tmp_p
         "-o", str(tmp_path / "plan"),
     )  # fmt: skip
     assert (code, text) == (3, "")
-    assert "add capacity" in errors
+    assert "is missing; add" in errors
     assert not (tmp_path / "plan").exists()
 
 
