@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         UserError,
     )
     from rowtier.evaluate.compare import Comparison, compare
+    from rowtier.evaluate.diff import Diff, diff
     from rowtier.evaluate.predict import Prediction, predict
     from rowtier.evaluate.replay import Replay, replay
     from rowtier.kinds import load
@@ -46,6 +47,7 @@ _HOME = {
     "InfeasibleError": "errors", "InvalidError": "errors", "MismatchError": "errors",
     "RowtierError": "errors", "UserError": "errors",
     "Comparison": "evaluate.compare", "compare": "evaluate.compare",
+    "Diff": "evaluate.diff", "diff": "evaluate.diff",
     "Prediction": "evaluate.predict", "predict": "evaluate.predict",
     "Replay": "evaluate.replay", "replay": "evaluate.replay",
     "Band": "band", "load": "kinds",
@@ -71,6 +73,7 @@ __all__ = [
     "Constraints",
     "Curve",
     "Device",
+    "Diff",
     "FeatureStats",
     "InfeasibleError",
     "InvalidError",
@@ -93,6 +96,7 @@ __all__ = [
     "UserError",
     "__version__",
     "compare",
+    "diff",
     "load",
     "make_plan",
     "make_profile",

@@ -16,7 +16,7 @@ from rowtier.evaluate.parts import difference, reasons, step_parts
 
 
 @given(plans())
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_the_parts_of_a_step_add_up_to_it(plan: Plan) -> None:
     for overlap in (0.0, 0.7):
         cost = step_cost(

@@ -13,7 +13,18 @@ from typing import Annotated
 import typer
 
 from rowtier import __version__
-from rowtier.cli import compare, plan, predict, profile, replay, report, synth, validate, verify
+from rowtier.cli import (
+    compare,
+    diff,
+    plan,
+    predict,
+    profile,
+    replay,
+    report,
+    synth,
+    validate,
+    verify,
+)
 from rowtier.cli.show import WIDTH
 from rowtier.errors import InvalidError, Mistake, RowtierError
 
@@ -35,6 +46,7 @@ app.command("verify", rich_help_panel="2 Placement")(verify.command)
 app.command("predict", rich_help_panel="3 Answers")(predict.command)
 app.command("replay", rich_help_panel="3 Answers")(replay.command)
 app.command("compare", rich_help_panel="3 Answers")(compare.command)
+app.command("diff", rich_help_panel="3 Answers")(diff.command)
 app.command("report", rich_help_panel="3 Answers")(report.command)
 app.command("validate", rich_help_panel="4 Files")(validate.command)
 

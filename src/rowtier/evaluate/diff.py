@@ -1,0 +1,257 @@
+"""From one plan to another: the rows and bytes that would move, and how long that takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from rowtier.cluster import Cluster
+from rowtier.cost.links import Flow
+from rowtier.cost.memory import used_bytes
+from rowtier.cost.time import busiest_link_bytes, latency_s, link_time_s, memory_time_s
+from rowtier.cost.tree import tree_of
+from rowtier.errors import MismatchError
+from rowtier.evaluate.figures import frame_of
+from rowtier.evaluate.moves import Moved, World
+from rowtier.plan.plan import Plan
+from rowtier.profile.curve import Floats, Ints
+from rowtier.units import show_bytes, show_count
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_NAMED = 5  # tables in an error
+
+
+@dataclass(frozen=True)
+class TableDiff:
+    """What moves of one table, every copy counted; part of a row counts as part of a row."""
+
+    name: str
+    rows: float  # to holders that do not have them
+    moved_bytes: int
+    within_rows: float  # to another tier of the same holder
+    within_bytes: int
+    kept_bytes: int  # in the new plan, all copies
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True)
+class LevelDiff:
+    """What goes through the links of one level."""
+
+    name: str
+    moved_bytes: int
+    busiest_bytes: int  # on the busiest link, in its busier direction
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        return dict(vars(self))
+
+
+@dataclass(frozen=True, eq=False)
+class Diff:
+    """What it takes to get from one plan to another. Arrays: tables (rows) × holders, in bytes."""
+
+    cluster: Cluster  # in which rows move
+    tables: tuple[TableDiff, ...]
+    levels: tuple[LevelDiff, ...]
+    received_bytes: Ints
+    sent_bytes: Ints
+    within_bytes: Ints
+    outside_bytes: Ints  # from holders that are no longer there: a checkpoint has them
+    memory_s: float  # of the slowest holder: reading and writing what moves
+    notes: tuple[str, ...] = ()
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes that holders get which do not have them, all copies."""
+        return int(self.received_bytes.sum() + self.outside_bytes.sum())
+
+    @property
+    def links_s(self) -> float:
+        """Seconds on the links, level after level."""
+        return sum(level.seconds for level in self.levels)
+
+    @property
+    def move_s(self) -> float:
+        """Seconds that the move takes: links, then the memory of the slowest holder."""
+        return self.links_s + self.memory_s
+
+    @property
+    def verdict(self) -> str:
+        """One sentence: how much moves, and how long it takes."""
+        kept = sum(table.kept_bytes for table in self.tables)
+        rows, within = sum(t.rows for t in self.tables), int(self.within_bytes.sum())
+        if not self.moved_bytes and not within:
+            return "nothing moves: every row stays where it is"
+        said = (
+            f"{show_bytes(self.moved_bytes)} move ({show_count(round(rows))} rows, "
+            f"{self.moved_bytes / kept:.1%} of all copies)"
+        )
+        if within:
+            said += f", {show_bytes(within)} change the tier on their holder"
+        return f"{said}; that takes {_seconds(self.move_s)}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        arrays = {
+            "received_bytes": self.received_bytes,
+            "sent_bytes": self.sent_bytes,
+            "within_bytes": self.within_bytes,
+            "outside_bytes": self.outside_bytes,
+        }
+        names = [self.cluster.holder_name(holder) for holder in range(self.cluster.num_holders)]
+        return {
+            "verdict": self.verdict,
+            "notes": list(self.notes),
+            "moved_bytes": self.moved_bytes,
+            "within_bytes": int(self.within_bytes.sum()),
+            "move_s": self.move_s,
+            "links_s": self.links_s,
+            "memory_s": self.memory_s,
+            "levels": [level.to_dict() for level in self.levels],
+            "holders": [
+                {"name": name} | {key: int(a[:, holder].sum()) for key, a in arrays.items()}
+                for holder, name in enumerate(names)
+            ],
+            "tables": [table.to_dict() for table in self.tables],
+        }
+
+    def to_frame(self) -> pa.Table:
+        """One line per table and holder that anything moves to or from, as an Arrow table."""
+        arrays = (self.received_bytes, self.sent_bytes, self.within_bytes, self.outside_bytes)
+        table, holder = np.nonzero(np.any([a > 0 for a in arrays], axis=0))
+        names = [self.cluster.holder_name(place) for place in range(self.cluster.num_holders)]
+        columns: dict[str, list[object]] = {
+            "table": [self.tables[t].name for t in table],
+            "holder": [names[h] for h in holder],
+        }
+        keys = ("received_bytes", "sent_bytes", "within_bytes", "outside_bytes")
+        for key, array in zip(keys, arrays, strict=True):
+            columns[key] = array[table, holder].tolist()
+        return frame_of(columns)
+
+    def __repr__(self) -> str:
+        return f"<Diff: {self.verdict}>"
+
+
+def diff(old: Plan, new: Plan) -> Diff:
+    """Say which rows would move if `new` took the place of `old`, and how long that takes.
+
+    Weights and optimizer state move; every copy counts. A holder gets what it lacks from the
+    nearest one that has it.
+    """
+    _check_tables(old, new)
+    world = World.of(old.cluster, new.cluster)
+    by_rank = old.order is None or new.order is None
+    moved = Moved(world, len(new.profile.stats))
+    for index, stats in enumerate(new.profile.stats):
+        rows = None if by_rank else _rows(old, new, stats.table.name)
+        moved.add(index, stats.table, old, new, rows)
+    cluster = world.tree.cluster
+    moving = np.asarray(moved.memory, dtype=np.float64)
+    return Diff(
+        cluster,
+        tuple(_tables(moved, new)),
+        tuple(_levels(moved)),
+        moved.received,
+        moved.sent,
+        moved.within,
+        moved.outside,
+        float(memory_time_s(world.tree, moving).max()),
+        tuple(_notes(old, new, world, by_rank, bool(moved.outside.any()))),
+    )
+
+
+def _rows(old: Plan, new: Plan, table: str) -> tuple[Ints, Ints] | None:
+    """The row ids by rank in both plans, or None if ranks are enough to tell rows apart."""
+    assert old.order is not None
+    assert new.order is not None
+    same = np.array_equal(old.order[table], new.order[table])
+    blocks = any(
+        band.order == "blocks" for plan in (old, new) for band in plan.bands[table]
+    )  # their places go by row id
+    if same and not blocks:
+        return None
+    before = old.rows_in_order(table)
+    return before, before if same else new.rows_in_order(table)
+
+
+def _check_tables(old: Plan, new: Plan) -> None:
+    before = {stats.table.name: stats.table for stats in old.profile.stats}
+    after = {stats.table.name: stats.table for stats in new.profile.stats}
+    wrong = [f"{name!r} is only in the old plan" for name in before if name not in after]
+    wrong += [f"{name!r} is only in the new plan" for name in after if name not in before]
+    for name in (name for name in after if name in before):
+        for key in ("num_embeddings", "embedding_dim", "dtype", "optimizer"):
+            was, now = getattr(before[name], key), getattr(after[name], key)
+            if was != now:
+                wrong.append(f"{name!r} has {key} {was} in the old plan and {now} in the new")
+    if wrong:
+        more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        raise MismatchError(
+            f"the plans are not for the same tables: {'; '.join(wrong[:_NAMED])}{more}. Give two "
+            "plans of one model"
+        )
+
+
+def _tables(moved: Moved, new: Plan) -> Iterator[TableDiff]:
+    arriving = (moved.received + moved.outside).sum(axis=1)
+    for index, stats in enumerate(new.profile.stats):
+        table, alone = stats.table, type(new.profile)(new.profile.batch_size, (stats,))
+        yield TableDiff(
+            table.name,
+            float(moved.numbers[index].sum() / table.embedding_dim),
+            int(arriving[index]),
+            float(moved.within_numbers[index].sum() / table.embedding_dim),
+            int(moved.within[index].sum()),
+            int(used_bytes(new.bands, alone, new.cluster).sum()),
+        )
+
+
+def _levels(moved: Moved) -> Iterator[LevelDiff]:
+    tree = moved.world.tree
+    if not tree.levels:
+        return
+    flow = Flow(*(np.asarray(a, dtype=np.float64) for a in (moved.link_sent, moved.link_received)))
+    seconds: Floats = link_time_s(tree, [flow], 1.0).max(axis=0)
+    seconds = seconds + latency_s(tree, (flow.total > 0).astype(np.int64))
+    for index, level in enumerate(tree.cluster.levels):
+        yield LevelDiff(
+            level.name,
+            int(flow.total[index]),
+            int(busiest_link_bytes(tree, [flow], index)),
+            float(seconds[index]),
+        )
+
+
+def _notes(old: Plan, new: Plan, world: World, by_rank: bool, outside: bool) -> Iterator[str]:
+    if by_rank:
+        yield (
+            "rows are compared by rank, as a plan made from a curve does not know its rows: if "
+            "their heat changed too, more of them move"
+        )
+    if old.cluster != new.cluster:
+        machine = tree_of(world.tree.cluster).cluster
+        yield (
+            f"the old plan is for {old.cluster.num_devices:,} devices of {old.cluster.name}, the "
+            f"new one for {new.cluster.num_devices:,} of {new.cluster.name}; a device is the one "
+            f"with the same number, and rows move on the links of {machine.name} with "
+            f"{machine.num_devices:,} devices"
+        )
+    if outside:
+        yield "rows that only holders had which are not there any more come from a checkpoint"
+
+
+def _seconds(seconds: float) -> str:
+    if seconds >= 60:
+        return f"{seconds / 60:.3g} min"
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"
