@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     )
     from rowtier.evaluate.compare import Comparison, compare
     from rowtier.evaluate.diff import Diff, diff
+    from rowtier.evaluate.explain import Explanation, explain
     from rowtier.evaluate.predict import Prediction, predict
     from rowtier.evaluate.replay import Replay, replay
     from rowtier.kinds import load
@@ -48,6 +49,7 @@ _HOME = {
     "RowtierError": "errors", "UserError": "errors",
     "Comparison": "evaluate.compare", "compare": "evaluate.compare",
     "Diff": "evaluate.diff", "diff": "evaluate.diff",
+    "Explanation": "evaluate.explain", "explain": "evaluate.explain",
     "Prediction": "evaluate.predict", "predict": "evaluate.predict",
     "Replay": "evaluate.replay", "replay": "evaluate.replay",
     "Band": "band", "load": "kinds",
@@ -74,6 +76,7 @@ __all__ = [
     "Curve",
     "Device",
     "Diff",
+    "Explanation",
     "FeatureStats",
     "InfeasibleError",
     "InvalidError",
@@ -97,6 +100,7 @@ __all__ = [
     "__version__",
     "compare",
     "diff",
+    "explain",
     "load",
     "make_plan",
     "make_profile",

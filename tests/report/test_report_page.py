@@ -17,12 +17,13 @@ from report.report_cases import EVIL, cluster, plan, profile
 import rowtier
 from rowtier.band import Band
 from rowtier.cost.step import step_cost
+from rowtier.evaluate.phrases import prices
 from rowtier.evaluate.words import cuts, home, numbers, placement
 from rowtier.plan.make import make_plan
 from rowtier.report.alerts import find_alerts
 from rowtier.report.facts import Facts
 from rowtier.report.sheets import MAX_BARS, curves, load_sheet, memory_sheet, tables_sheet
-from rowtier.report.verdict import certificate_facts, prices
+from rowtier.report.verdict import certificate_facts
 
 pytest.importorskip("vl_convert", reason="charts need rowtier[report]")
 
@@ -66,8 +67,6 @@ def test_the_page_says_what_the_plan_claims(report: rowtier.Report) -> None:
 
 
 class Priced(rowtier.Certificate):
-    prices: tuple[dict[str, Any], ...] = ()  # type: ignore[assignment]
-    from_statistics: float | None = None
     found_by: str = ""
 
 
@@ -189,7 +188,7 @@ def test_memory_over_its_capacity_is_a_problem() -> None:
 
 
 def test_statistics_too_thin_to_rank_rows_are_a_warning() -> None:
-    curve = plan("joint")
+    curve = plan("sca")
     made = replace(curve, order={t.name: np.arange(t.num_embeddings) for t, _ in curve})
     facts = Facts.of(made, baselines=False)
     seldom = [replace(look, lookups=2 * look.touched) for look in facts.looks]

@@ -16,6 +16,7 @@ from rowtier import __version__
 from rowtier.cli import (
     compare,
     diff,
+    explain,
     plan,
     predict,
     profile,
@@ -46,6 +47,7 @@ app.command("verify", rich_help_panel="2 Placement")(verify.command)
 app.command("predict", rich_help_panel="3 Answers")(predict.command)
 app.command("replay", rich_help_panel="3 Answers")(replay.command)
 app.command("compare", rich_help_panel="3 Answers")(compare.command)
+app.command("explain", rich_help_panel="3 Answers")(explain.command)
 app.command("diff", rich_help_panel="3 Answers")(diff.command)
 app.command("report", rich_help_panel="3 Answers")(report.command)
 app.command("validate", rich_help_panel="4 Files")(validate.command)

@@ -16,6 +16,7 @@ from rowtier.errors import InfeasibleError, MismatchError, UserError
 from rowtier.evaluate.baselines import plan_baseline
 from rowtier.evaluate.figures import frame_of
 from rowtier.evaluate.parts import Parts, difference, reasons, replayed_parts, step_parts
+from rowtier.evaluate.phrases import more_ms
 from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 
@@ -171,12 +172,12 @@ class Comparison:
     def why(self, load: Load) -> str:
         """Where the difference to the best plan comes from, in words."""
         more_s = load.judged_s - self.best.judged_s
-        return f"{load.name} {1e3 * more_s:+.4g} ms: {reasons(self.difference(load))}"
+        return f"{load.name} {more_ms(more_s)}: {reasons(self.difference(load))}"
 
     @property
     def explanation(self) -> list[str]:
         """One line for the next and the last plan: where they lose time."""
-        others = self.ranked[1:]
+        others = [load for load in self.ranked if load.judged_s > self.best.judged_s]
         return [self.why(load) for load in dict.fromkeys((*others[:1], *others[-1:]))]
 
     def to_dict(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 from rowtier.cluster import Cluster
 from rowtier.cost.step import StepCost
 from rowtier.cost.tree import tree_of
+from rowtier.evaluate.phrases import more_ms
 from rowtier.evaluate.shares import seconds_by_tier, tier_seconds
 from rowtier.profile.curve import Floats
 
@@ -88,5 +89,4 @@ def reasons(differs: Parts) -> str:
     total = sum(map(abs, differs.values()))
     order = sorted(differs, key=lambda name: -abs(differs[name]))
     told = [name for name in order[:_MOST] if abs(differs[name]) > _TELLING * total]
-    said = [f"{name} {1e3 * differs[name]:+.4g} ms".replace("-", "−") for name in told]
-    return ", ".join(said) or "nothing"
+    return ", ".join(f"{name} {more_ms(differs[name])}" for name in told) or "nothing"

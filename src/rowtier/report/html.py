@@ -15,13 +15,14 @@ from importlib import resources
 from typing import Any
 
 from rowtier import __version__
+from rowtier.evaluate.phrases import prices
 from rowtier.files import StrPath, write_atomic
 from rowtier.plan.plan import Plan
 from rowtier.report.alerts import Alert, find_alerts
 from rowtier.report.charts import all_charts, altair
 from rowtier.report.facts import Facts
 from rowtier.report.sheets import all_sheets, curves
-from rowtier.report.verdict import comparison_rows, headline, inputs, level_rows, prices, tiles
+from rowtier.report.verdict import comparison_rows, headline, inputs, level_rows, tiles
 
 MAX_BYTES = 2_000_000
 

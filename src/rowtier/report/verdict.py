@@ -11,6 +11,7 @@ from typing import Any
 from rowtier import __version__
 from rowtier.cluster import PRESETS, Cluster
 from rowtier.cost.views import VIEWS
+from rowtier.evaluate.phrases import amount, ms
 from rowtier.plan.plan import Certificate
 from rowtier.report.facts import Facts
 from rowtier.report.sheet import Cell, Sheet
@@ -99,21 +100,6 @@ def uncertainty(certificate: Certificate) -> float | None:
     return None if found is None else float(found)
 
 
-def prices(certificate: Certificate | None) -> list[str]:
-    """What more of a memory or a link would save, in words."""
-    listed = certificate.to_data().get("prices", ()) if certificate is not None else ()
-    said = []
-    for price in listed:
-        assert certificate is not None
-        memory, saves = price["unit"] == "GB", amount(certificate, price["saves"])
-        what = f"{price['resource']} everywhere" if memory else f"on every {price['resource']} link"
-        saved = (
-            f"{'at most' if memory else 'at least'} {saves} a step" if price["saves"] else "nothing"
-        )
-        said.append(f"1 {price['unit']} more {what}: {saved}")
-    return said
-
-
 def inputs(facts: Facts, folder: str) -> Inputs:
     """Fingerprints, the machine, and the commands that lead here."""
     plan = facts.plan
@@ -166,20 +152,6 @@ def _comparison_row(facts: dict[str, Cell], own_s: float) -> dict[str, Any]:
             f"{float(facts['slow_share'] or 0):.1%}",
         ]
     }
-
-
-def ms(seconds: float) -> str:
-    """A duration for people."""
-    if not seconds:
-        return "0"
-    if seconds >= 1:
-        return f"{seconds:.4g} s"
-    return f"{1e3 * seconds:.4g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.4g} µs"
-
-
-def amount(certificate: Certificate, value: float) -> str:
-    """A figure in the unit of the certificate's view."""
-    return ms(value) if VIEWS[certificate.view].unit == "s" else show_bytes(value)
 
 
 def _unbroken(text: str) -> str:

@@ -1,0 +1,315 @@
+"""Why a table is cut where it is: what a row costs on both sides of a cut, and elsewhere.
+
+A row of a hot home saves time and takes memory. At a cut that is right, the last row on the
+hot side saves more per byte than memory is worth, and the first row on the cold side less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from rowtier.band import Band
+from rowtier.cost.load import Load, total_load
+from rowtier.cost.memory import pools
+from rowtier.cost.options import DEFAULTS
+from rowtier.cost.terms import row_terms
+from rowtier.cost.time import memory_time_s
+from rowtier.cost.tree import tree_of
+from rowtier.errors import UserError
+from rowtier.evaluate.words import home
+from rowtier.plan.plan import GIGA, Plan
+from rowtier.plan.solve.menu import homes_of, sums_seconds
+from rowtier.profile.curve import Floats
+from rowtier.profile.profile import TableStats
+
+Run = tuple[Band, ...]  # bands that together keep all columns of some ranks
+_STEP = 1e-3  # share of a mass that a slope is measured over
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Ranks with one kind of home; in several pieces where owners share them."""
+
+    start: int
+    stop: int
+    home: str  # in words
+    runs: tuple[Run, ...]
+    lookups: float  # share of the table's
+    kept_bytes: int  # all copies
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        pieces = len(self.runs)
+        names = ("start", "stop", "home", "lookups", "kept_bytes")
+        return {name: getattr(self, name) for name in names} | {"pieces": pieces}
+
+
+@dataclass(frozen=True)
+class Edge:
+    """A cut between two homes, seen from both sides.
+
+    What the hot home saves of a step, in seconds for each GB of memory that it takes more of
+    on every device; or for each row, where it takes no more. `price`: what memory is worth.
+    """
+
+    rank: int
+    hot: str
+    cold: str
+    tier: str | None  # whose memory the hot home takes more of
+    last_hot: float
+    first_cold: float
+    price: float | None
+
+    @property
+    def says(self) -> str:
+        """The edge in words."""
+        if self.tier is None:
+            return (
+                f"the hot home takes no more memory; it saves {_tiny(self.last_hot)} for the last "
+                f"hot row and would save {_tiny(self.first_cold)} for the first cold one"
+            )
+        said = (
+            f"a GB of {self.tier} saves {_tiny(self.last_hot)} at the last hot row and "
+            f"would save {_tiny(self.first_cold)} at the first cold one"
+        )
+        if self.price is None:
+            return said
+        return f"{said}; {self._worth()}"
+
+    def _worth(self) -> str:
+        assert self.price is not None
+        price = f"the price of {self.tier}, {_tiny(self.price)} a GB"
+        if not self.price:
+            return f"{self.tier} is not scarce, so its price is 0"
+        if self.last_hot < self.price:
+            return f"both are below {price}: the rows fill memory that nothing else could use"
+        if self.first_cold > self.price:
+            return f"both are above {price}: the memory of these rows' own holders is full"
+        return f"{price}, lies between the two"
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another home for a part of a table, and what that changes."""
+
+    start: int
+    stop: int
+    home: str
+    step_s: float  # that the step gets longer
+    lacks_bytes: int  # on the fullest memory; 0 if it fits
+    lacks_tier: str | None
+
+
+@dataclass(frozen=True, eq=False)
+class TableStory:
+    """One table: its parts, the cuts between them, and the homes that were not chosen."""
+
+    name: str
+    parts: tuple[Part, ...]
+    edges: tuple[Edge, ...]
+    alternatives: tuple[Alternative, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        return {
+            "name": self.name,
+            "parts": [part.to_dict() for part in self.parts],
+            "edges": [{**vars(edge), "says": edge.says} for edge in self.edges],
+            "alternatives": [dict(vars(other)) for other in self.alternatives],
+        }
+
+
+def tell_table(plan: Plan, name: str) -> TableStory:
+    """Tell why the rows of a table are where they are."""
+    stats = _stats(plan, name)
+    parts = tuple(_parts(plan, stats))
+    edges = tuple(_edge(plan, stats, hot, cold) for hot, cold in pairwise(parts))
+    return TableStory(name, parts, edges, tuple(_alternatives(plan, stats, parts)))
+
+
+def _stats(plan: Plan, name: str) -> TableStats:
+    names = [stats.table.name for stats in plan.profile.stats]
+    if name not in names:
+        from difflib import get_close_matches
+
+        near = get_close_matches(name, names, n=3) or names[:5]
+        raise UserError(f"the plan has no table {name!r}; there are {', '.join(near)} …")
+    return plan.profile[name]
+
+
+def _runs(bands: Sequence[Band]) -> Iterator[tuple[int, int, Run]]:
+    """Ranks between neighbouring edges of bands, and who keeps them."""
+    for start, stop in pairwise(sorted({edge for b in bands for edge in (b.start, b.stop)})):
+        here = [b for b in bands if b.start <= start and stop <= b.stop]
+        yield start, stop, tuple(sorted(here, key=lambda band: band.columns or (0, 0)))
+
+
+def _kind(run: Run) -> frozenset[tuple[object, ...]]:
+    """What makes homes different but for who of the members it is."""
+    return frozenset(
+        (b.scope, b.tier, b.exchange, b.coalesced, b.staged, b.sync, b.members == "all", b.order)
+        for b in run
+    )
+
+
+def _parts(plan: Plan, stats: TableStats) -> Iterator[Part]:
+    told: list[list[tuple[int, int, Run]]] = []
+    for entry in _runs(plan.bands[stats.table.name]):
+        if told and _kind(told[-1][-1][2]) == _kind(entry[2]):
+            told[-1].append(entry)
+        else:
+            told.append([entry])
+    for group in told:
+        start, stop = group[0][0], group[-1][1]
+        said = home(group[0][2], plan.cluster)
+        if len(group) > 1:
+            said = f"{len(group)} pieces on different owners, the first: {said}"
+        lookups = float(stats.curve.share(stop) - stats.curve.share(start))
+        kept = sum(_kept_bytes(plan, stats, *entry) for entry in group)
+        yield Part(start, stop, said, tuple(run for *_, run in group), lookups, kept)
+
+
+def _kept_bytes(plan: Plan, stats: TableStats, start: int, stop: int, run: Run) -> int:
+    copies = {b: plan.cluster.num_groups(plan.cluster.level_of(b.scope)) for b in run}
+    table = stats.table
+    return sum(
+        copies[band] * (stop - start) * (width * table.item_bytes + table.state_bytes(width))
+        for band in run
+        for width in (band.width(table.embedding_dim),)
+    )
+
+
+def _edge(plan: Plan, stats: TableStats, hot: Part, cold: Part) -> Edge:
+    rank = hot.stop
+    heat = np.array([_probability(stats, rank - 1), _probability(stats, rank)])
+    before, after = hot.runs[-1], cold.runs[0]
+    saved = _row_seconds(plan, stats, after, cold, heat) - _row_seconds(
+        plan, stats, before, hot, heat
+    )
+    taken = _memory(plan, stats, before)
+    for tier, amount in _memory(plan, stats, after).items():
+        taken[tier] = taken.get(tier, 0.0) - amount
+    tier = max(taken, key=lambda name: taken[name])
+    known = _memory_prices(plan)
+    if taken[tier] <= 0:
+        last, first = saved.tolist()
+        return Edge(rank, hot.home, cold.home, None, last, first, None)
+    last, first = (saved / taken[tier] * GIGA).tolist()
+    return Edge(rank, hot.home, cold.home, tier, last, first, known.get(tier))
+
+
+def _memory_prices(plan: Plan) -> dict[str, float]:
+    certificate = plan.certificate
+    if certificate is None or certificate.view != "step":
+        return {}
+    return {price.resource: price.saves for price in certificate.prices if price.unit == "GB"}
+
+
+def _probability(stats: TableStats, rank: int) -> float:
+    """The probability that a lookup hits the row of a rank."""
+    curve = stats.curve
+    if rank >= curve.ranks:
+        return 0.0
+    return float(curve.probabilities[curve.stops.searchsorted(rank, side="right")])
+
+
+def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: Part, heat: Floats) -> Floats:
+    """A row's part of the step if it were kept by a run's bands, devices loaded alike."""
+    lookups, table = plan.profile.lookups_per_step(stats), stats.table
+    seconds = np.zeros(len(heat))
+    for band in run:
+        terms = row_terms(band, table, heat, lookups, plan.cluster)
+        seconds += terms.step_s(DEFAULTS.overlap)
+        if band.exchange == "sums":
+            share = band.width(table.embedding_dim) / table.embedding_dim
+            seconds += share * _sums_slope(plan, stats, band, part) * heat
+    return seconds
+
+
+def _sums_slope(plan: Plan, stats: TableStats, band: Band, part: Part) -> float:
+    """Seconds of partial sums for each share of the lookups that comes to a band's owners."""
+    level = plan.cluster.level_of(band.scope)
+    owners = len(band.member_list(plan.cluster.group_size(level)))
+    curve = stats.curve
+    mass = float(curve.share(band.stop) - curve.share(band.start)) or part.lookups
+    if not mass:
+        return 0.0
+    masses = np.array([mass * (1 - _STEP), mass]) / owners
+    less, all_of_it = sums_seconds(stats, plan.profile, plan.cluster, DEFAULTS, masses)
+    return float(owners * (all_of_it - less) / (mass * _STEP))
+
+
+def _memory(plan: Plan, stats: TableStats, run: Run) -> dict[str, float]:
+    """Bytes that a row takes of each tier, for each device on average."""
+    taken: dict[str, float] = {}
+    for band in run:
+        terms = row_terms(band, stats.table, np.zeros(1), 0.0, plan.cluster)
+        taken[band.tier] = taken.get(band.tier, 0.0) + terms.stored_bytes / terms.group_devices
+    return taken
+
+
+def _alternatives(plan: Plan, stats: TableStats, parts: Sequence[Part]) -> Iterator[Alternative]:
+    """Every other home of every part, the others left as they are; the cheapest first."""
+    cluster, batch = plan.cluster, plan.profile.batch_size
+    loads = {s.table.name: Load.of(s, plan.bands[s.table.name], batch, cluster)
+             for s in plan.profile.stats}  # fmt: skip
+    whole = total_load(loads.values())
+    rest, now_s = whole - loads[stats.table.name], float(whole.step_s(cluster))
+    idle = int(memory_time_s(tree_of(cluster), whole.moved)[: cluster.num_devices].argmin())
+    for part in parts:
+        found = []
+        for band in _other_homes(plan, stats, part, idle):
+            bands = (*_outside(plan.bands[stats.table.name], part), band)
+            load = rest + Load.of(stats, bands, batch, cluster)
+            lacks, tier = _lacking(plan, load)
+            more_s = float(load.step_s(cluster)) - now_s
+            found.append(
+                Alternative(part.start, part.stop, home((band,), cluster), more_s, lacks, tier)
+            )
+        yield from sorted(found, key=lambda other: (other.lacks_bytes > 0, other.step_s))
+
+
+def _other_homes(plan: Plan, stats: TableStats, part: Part, idle: int) -> Iterator[Band]:
+    cluster, first = plan.cluster, part.runs[0][0]
+    own = first.members if first.members != "all" and len(first.members) == 1 else (idle,)
+    for option in homes_of(stats.table.pooling != "none", cluster):
+        band = option.placed(part.start, part.stop, first.offset)
+        if option.owned:
+            band = band.model_copy(
+                update={"members": own if first.scope == cluster.top else (idle,)}
+            )
+        if len(part.runs[0]) > 1 or _kind((band,)) != _kind(part.runs[0]):
+            yield band
+
+
+def _outside(bands: Sequence[Band], part: Part) -> Iterator[Band]:
+    """The bands of a table without some ranks."""
+    for band in bands:
+        if band.start < part.start:
+            yield band.model_copy(update={"stop": min(band.stop, part.start)})
+        if band.stop > part.stop:
+            yield band.model_copy(update={"start": max(band.start, part.stop)})
+
+
+def _lacking(plan: Plan, load: Load) -> tuple[int, str | None]:
+    """The most that any memory would lack for the rows, and its tier."""
+    columns = {name: column for column, name in enumerate(plan.cluster.tier_names)}
+    worst: tuple[int, str | None] = (0, None)
+    for pool in pools(plan.cluster):
+        used = load.kept[list(pool.holders), columns[pool.tier]].sum()
+        over = round(used) - pool.capacity_bytes
+        worst = max(worst, (over, pool.tier), key=lambda pair: pair[0])
+    return worst
+
+
+def _tiny(seconds: float) -> str:
+    """A duration of any size for people."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("µs", 1e6), ("ns", 1e9)):
+        if abs(seconds) * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns" if seconds else "nothing"

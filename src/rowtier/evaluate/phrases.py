@@ -1,0 +1,42 @@
+"""Figures in words: durations, objectives, and what more of a memory or a link would save."""
+
+from __future__ import annotations
+
+from rowtier.cost.views import VIEWS
+from rowtier.plan.plan import Certificate
+from rowtier.units import show_bytes
+
+
+def ms(seconds: float) -> str:
+    """A duration for people."""
+    if not seconds:
+        return "0"
+    size = abs(seconds)
+    if size >= 1:
+        return f"{seconds:.4g} s"
+    return f"{1e3 * seconds:.4g} ms" if size >= 1e-3 else f"{1e6 * seconds:.4g} µs"
+
+
+def more_ms(seconds: float) -> str:
+    """A difference of durations for people, with its sign."""
+    return f"{'−' if seconds < 0 else '+'}{ms(abs(seconds))}"
+
+
+def amount(certificate: Certificate, value: float) -> str:
+    """A figure in the unit of the certificate's view."""
+    return ms(value) if VIEWS[certificate.view].unit == "s" else show_bytes(value)
+
+
+def prices(certificate: Certificate | None) -> list[str]:
+    """What more of a memory or a link would save, in words."""
+    if certificate is None:
+        return []
+    said = []
+    for price in certificate.prices:
+        memory, saves = price.unit == "GB", amount(certificate, price.saves)
+        what = f"{price.resource} everywhere" if memory else f"on every {price.resource} link"
+        saved = (
+            f"{'at most' if memory else 'at least'} {saves} a step" if price.saves else "nothing"
+        )
+        said.append(f"1 {price.unit} more {what}: {saved}")
+    return said
