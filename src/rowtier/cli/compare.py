@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rowtier.plan.plan import Plan
 
 MAX_HOLDERS = 16
-PLANS_ABREAST = 5  # in one table of holders
+CELL_WIDTH = 10  # of bytes or lookups
 NAME_WIDTH = 20
 MAX_LEVELS = 3  # with a column each
 
@@ -105,11 +105,11 @@ def _report(result: Comparison, plan: Plan, full: bool) -> None:
         show.line(f"! {note}")
     for name, why in result.left_out.items():
         show.line(f"! {name} is left out, as it does not fit: {why.splitlines()[0]}")
+    _per_holder(result, plan, full)
     _where(result, [level.name for level in plan.cluster.levels])
     if result.loads[0].replayed is not None:
         _replayed(result)
     _memory(result)
-    _per_holder(result, plan, full)
 
 
 def _warnings(result: Comparison) -> list[str]:
@@ -203,8 +203,7 @@ def _per_holder(result: Comparison, plan: Plan, full: bool) -> None:
     cluster, names = plan.cluster, list(_names(result, 15).items())
     shown = _busiest(result, cluster.num_holders if full else MAX_HOLDERS)
     show.line("bytes of rows and lookups a step, per holder")
-    for first in range(0, len(names), PLANS_ABREAST):
-        some = names[first : first + PLANS_ABREAST]
+    for some in _abreast(names, max(len(cluster.holder_name(i)) for i in shown)):
         rows = [
             [cluster.holder_name(i)]
             + [
@@ -215,6 +214,20 @@ def _per_holder(result: Comparison, plan: Plan, full: bool) -> None:
         ]
         show.table(["holder", *(name for _, name in some)], rows)
     more(cluster.num_holders - len(shown), "holders")
+
+
+def _abreast(names: list[tuple[Load, str]], taken: int) -> list[list[tuple[Load, str]]]:
+    """As many plans side by side as fit beside a column of names."""
+    tables: list[list[tuple[Load, str]]] = [[]]
+    left = show.WIDTH - taken - 3
+    for load, name in names:
+        width = max(len(name), CELL_WIDTH) + 3
+        if tables[-1] and width > left:
+            tables.append([])
+            left = show.WIDTH - taken - 3
+        tables[-1].append((load, name))
+        left -= width
+    return tables
 
 
 def _busiest(result: Comparison, count: int) -> list[int]:
