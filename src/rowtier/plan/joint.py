@@ -38,7 +38,7 @@ from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 
 SLACKS = (1.0, 0.95)  # of memory that prices may fill: owners never fill it evenly
-PIECES = (1.0, 4.0)  # per device: more of them are easier to balance, but repeat ids or sums
+PIECES = 4.0  # per device: more of them are easier to balance, but repeat ids or sums
 STARTS = 2  # of the search through small problems
 SLOWEST = 4.0**8  # how many times slower than it is a link with a limit may look
 
@@ -109,9 +109,9 @@ class Problem:
         scarce = bool((priced.used_bytes > min(SLACKS) * capacity).any())
         for slack in SLACKS if scarce else SLACKS[:1]:
             choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
-            found += [maker.bands(menus, choice, pieces) for pieces in PIECES]
+            found.append(maker.bands(menus, choice, PIECES))
         even = [menu if menu.owned.all() else menu.without_owners() for menu in menus]
-        found.append(maker.bands(even, best_prices(even, capacity)[0], 1))
+        found.append(maker.bands(even, best_prices(even, capacity)[0], PIECES))
         return Proof(priced, bound, capacity), [bands for bands in found if bands is not None]
 
     def _menu(self, stats: TableStats, cluster: Cluster) -> Menu:

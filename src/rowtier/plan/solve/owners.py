@@ -15,8 +15,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
@@ -29,11 +31,12 @@ from rowtier.profile.profile import Profile
 LEAST_COLUMNS = 8
 LEAST_GAIN = 1e-5  # of all peaks; less is not worth another band
 WAYS = 3  # memory, asking, answering with sums
-_PIECES_TRIED = 12  # of a device at its peak
+_PIECES_TRIED = 8  # of a device at its peak
 _ROUNDS = 8  # of changes, per device
 _TARGETS = 2  # for each of the ways
 _NORM = 24  # of the loads: high enough to be nearly their peak
 _CUTS = 16
+_BYTES_PER_ROOM = 1.25  # pieces per memory that they fill, as it is seldom empty
 _DEPTH = 4  # of halving a piece that has no room
 
 
@@ -280,9 +283,8 @@ class Owners:
         """Make the one change that helps most; False if none does."""
         ways = [*self.busy, self.busy.sum(axis=0)]
         targets = {int(d) for way in ways for d in np.argsort(way, kind="stable")[:_TARGETS]}
-        total = float((self._powers.sum(axis=1) ** (1 / _NORM)).sum())
-        best = _Change(total * (1 - LEAST_GAIN), -1)
-        loads, needed = self._loads, self._needed
+        view = _View.of(self)
+        best = _Change(view.total * (1 - LEAST_GAIN), -1)
         for device in sorted({int(way.argmax()) for way in ways}):
             others = np.array(sorted(targets - {device}), dtype=np.int64)
             mine = [i for i, owner in enumerate(self.owners) if owner == device]
@@ -290,63 +292,35 @@ class Owners:
             mine.sort(key=lambda i: -float(self.pieces[i].load.sum()))
             for index in mine[:_PIECES_TRIED]:
                 if len(others):
-                    best = min(best, self._best_move(index, others), key=lambda c: c.total)
-                best = min(best, self._best_swap(index, loads, needed), key=lambda c: c.total)
+                    best = min(best, self._best_move(view, index, others), key=lambda c: c.total)
+                best = min(best, self._best_swap(view, index), key=lambda c: c.total)
         if best.index < 0:
             return False
         self._apply(best)
         return True
 
-    @property
-    def _powers(self) -> Floats:
-        # Peaks that two devices share fall only with two moves, so near-peaks count as well.
-        return np.asarray(self.busy**_NORM)
-
-    @property
-    def _loads(self) -> Floats:
-        return np.stack([piece.load for piece in self.pieces], axis=1)
-
-    @property
-    def _needed(self) -> Floats:
-        return np.stack([piece.bytes for piece in self.pieces], axis=1)
-
-    def _free(self, devices: Ints) -> Floats:
-        """Free bytes of each tier (row) on some devices (columns)."""
-        free = [self.room.free_on(tier)[devices] for tier in self._tiers]
-        return np.stack(free).astype(np.float64)
-
-    def _totals(self, device: int, targets: Ints, left: Floats, right: Floats) -> Floats:
-        """The sum of near-peaks if `device` has the load `left` and each of `targets` `right`."""
-        powers = self._powers
-        rest = powers.sum(axis=1)[:, None] - powers[:, [device]] - powers[:, targets]
-        rest = np.maximum(rest, 0.0).reshape(WAYS, *(1,) * (left.ndim - 2), -1)
-        changed = np.maximum(left, 0.0) ** _NORM + np.maximum(right, 0.0) ** _NORM
-        return np.asarray(((changed + rest) ** (1 / _NORM)).sum(axis=0))
-
-    def _best_move(self, index: int, targets: Ints) -> _Change:
+    def _best_move(self, view: _View, index: int, targets: Ints) -> _Change:
         """Move a piece, or a part of it, to one of the targets."""
         piece, device = self.pieces[index], self.owners[index]
         ranges, goes, stays, needed = piece.parts
         left = (self.busy[:, device] - piece.load)[:, None, None] + stays[:, :, None]
         right = self.busy[:, None, targets] + goes[:, :, None]
-        totals = self._totals(device, targets, left, right)
-        totals[(needed[:, :, None] > self._free(targets)[:, None]).any(axis=0)] = np.inf
+        totals = view.totals(device, targets, left, right)
+        totals[(needed[:, :, None] > view.free[:, None, targets]).any(axis=0)] = np.inf
         part, target = np.unravel_index(int(np.argmin(totals)), totals.shape)
         return _Change(
             float(totals[part, target]), index, target=int(targets[target]), part=ranges[part]
         )
 
-    def _best_swap(self, index: int, loads: Floats, needed: Floats) -> _Change:
+    def _best_swap(self, view: _View, index: int) -> _Change:
         """Swap a piece with one of another device."""
         piece, device = self.pieces[index], self.owners[index]
-        owners = np.array(self.owners)
-        change = loads - piece.load[:, None]
-        left, right = self.busy[:, [device]] + change, self.busy[:, owners] - change
-        totals = self._totals(device, owners, left, right)
-        more = needed - piece.bytes[:, None]
-        lacks = (more > self._free(np.array([device]))) | (-more > self._free(owners))
-        fixed = [one.course.owner is not None for one in self.pieces]
-        totals[lacks.any(axis=0) | (owners == device) | np.array(fixed)] = np.inf
+        change = view.loads - piece.load[:, None]
+        left, right = self.busy[:, [device]] + change, self.busy[:, view.owners] - change
+        totals = view.totals(device, view.owners, left, right)
+        more = view.needed - piece.bytes[:, None]
+        lacks = (more > view.free[:, [device]]) | (-more > view.free[:, view.owners])
+        totals[lacks.any(axis=0) | (view.owners == device) | view.fixed] = np.inf
         other = int(np.argmin(totals))
         return _Change(float(totals[other]), index, other=other)
 
@@ -373,6 +347,46 @@ class Owners:
         self._add(going, change.target)
 
 
+@dataclass(frozen=True, eq=False)
+class _View:
+    """Pieces and devices as arrays, while one change is looked for."""
+
+    powers: Floats  # of the devices' loads
+    sums: Floats
+    loads: Floats  # of the pieces
+    needed: Floats  # bytes of each tier
+    owners: Ints
+    fixed: NDArray[np.bool_]
+    free: Floats  # bytes of each tier on each device
+
+    @classmethod
+    def of(cls, owners: Owners) -> _View:
+        # Peaks that two devices share fall only with two moves, so near-peaks count as well.
+        powers, devices = owners.busy**_NORM, owners.cluster.num_devices
+        tiers = [tier.name for tier in owners.cluster.device.tiers]
+        return cls(
+            powers,
+            powers.sum(axis=1)[:, None],
+            np.stack([piece.load for piece in owners.pieces], axis=1),
+            np.stack([piece.bytes for piece in owners.pieces], axis=1),
+            np.array(owners.owners),
+            np.array([piece.course.owner is not None for piece in owners.pieces]),
+            np.stack([owners.room.free_on(tier)[:devices] for tier in tiers]).astype(np.float64),
+        )
+
+    @property
+    def total(self) -> float:
+        """The sum of near-peaks."""
+        return float((self.sums ** (1 / _NORM)).sum())
+
+    def totals(self, device: int, targets: Ints, left: Floats, right: Floats) -> Floats:
+        """The same if `device` has the load `left` and each of `targets` `right`."""
+        rest = self.sums - self.powers[:, [device]] - self.powers[:, targets]
+        rest = np.maximum(rest, 0.0).reshape(WAYS, *(1,) * (left.ndim - 2), -1)
+        changed = np.maximum(left, 0.0) ** _NORM + np.maximum(right, 0.0) ** _NORM
+        return np.asarray(((changed + rest) ** (1 / _NORM)).sum(axis=0))
+
+
 @dataclass(frozen=True)
 class _Change:
     """A move of a part of a piece to a target, or a swap with another piece."""
@@ -384,30 +398,47 @@ class _Change:
     other: int | None = None
 
 
-def cut_pieces(courses: Sequence[Course], pieces: float, cluster: Cluster) -> list[Piece]:
+class Cut(NamedTuple):
+    """A table in pieces, and what that adds to a step: repeated ids or sums."""
+
+    pieces: list[Piece]
+    overhead_s: float
+
+
+def cut_tables(courses: Sequence[Course], pieces: float, cluster: Cluster) -> list[Cut]:
     """Pieces of each table, none above a fraction of what a device can take of time or memory."""
     whole = [Piece(course, 0, len(course.choice)) for course in courses]
-    mean = sum((one.load for one in whole), np.zeros(WAYS)).sum() / cluster.num_devices
+    mean = sum((one.load for one in whole), np.zeros(WAYS)) / cluster.num_devices
     capacity = np.array([float(tier.capacity_bytes) for tier in cluster.device.tiers])
-    found: list[Piece] = []
+    found: list[Cut] = []
     for piece in whole:
-        parts = [piece.load.sum() / max(mean, 1e-30), *(piece.bytes / capacity)]
-        found += _cut(piece, int(np.ceil(pieces * max(parts))))
+        by_load = pieces * float(piece.load.sum()) / max(float(mean.sum()), 1e-30)
+        by_bytes = _BYTES_PER_ROOM * float((piece.bytes / capacity).max())
+        count = int(np.ceil(max(by_load, by_bytes)))
+        found.append(_cut(piece, count, mean, cluster.num_devices))
     return found
 
 
-def _cut(piece: Piece, count: int) -> list[Piece]:
+def _cut(piece: Piece, count: int, mean: Floats, devices: int) -> Cut:
+    """By rows or by columns, whichever adds less to a step; `mean` is a device's mean load."""
     course = piece.course
     if count <= 1 or course.whole:
-        return [piece]
+        return Cut([piece], 0.0)
     edges = course.evenly(piece.first, piece.last, count)
     loads = course.load(np.array(edges[:-1]), np.array(edges[1:]), 1.0)
-    by_rows_s = float(loads[2].sum() - piece.load[2])
-    if loads.sum(axis=0).max() > 1.5 * piece.load.sum() / count:
-        by_rows_s = np.inf  # a single bucket is as heavy as a piece may be
+    by_rows_s = float(loads[2].sum() - piece.load[2]) / devices
+    rows_peak_s = _above(loads.max(axis=1), mean)
     dim = course.menu.stats.table.embedding_dim
     count = min(count, max(1, dim // LEAST_COLUMNS))
-    if by_rows_s <= (count - 1) * float(piece.load[1]) or count == 1:
-        return piece.cut(edges)
+    # All ids of the table come to each of its columns' owners.
+    by_columns_s = (count - 1) * float(piece.load[1]) / devices
+    columns_peak_s = _above(piece.load / np.array([count, 1, count]), mean)
+    if by_rows_s + rows_peak_s <= by_columns_s + columns_peak_s or count == 1:
+        return Cut(piece.cut(edges), by_rows_s)
     columns = pairwise([dim * index // count for index in range(count + 1)])
-    return [replace(piece, columns=pair) for pair in columns]
+    return Cut([replace(piece, columns=pair) for pair in columns], by_columns_s)
+
+
+def _above(load: Floats, mean: Floats) -> float:
+    """How much a piece raises the peaks for certain: what it has more than a device on average."""
+    return float(np.maximum(load - mean, 0.0).sum())

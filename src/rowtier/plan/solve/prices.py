@@ -12,7 +12,7 @@ from rowtier.plan.solve.menu import Menu
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 
-_HALVINGS = 16  # to 1.5e-5 of the price
+_HALVINGS = 12  # to 2.4e-4 of the price; what is left of memory is filled afterwards
 _ROUNDS = 2
 _TIE = 1e-9  # of what a byte is worth: memory is not taken for nothing
 

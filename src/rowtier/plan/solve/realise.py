@@ -11,13 +11,14 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.solve.menu import Menu
-from rowtier.plan.solve.owners import Course, Owners, cut_pieces
+from rowtier.plan.solve.owners import Course, Owners, cut_tables
 from rowtier.plan.solve.prices import Priced
 from rowtier.plan.solve.refill import refill, tidied
 from rowtier.profile.curve import Ints
 from rowtier.profile.profile import Profile
 
 MOST_WITHOUT_OWNER = 24
+MOST_PASSES = 2  # over tables that are not worth cutting
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,15 +33,40 @@ class Maker:
     def bands(self, menus: list[Menu], priced: Priced, pieces: float) -> Bands | None:
         """The bands that were chosen; a table that finds no owner goes without one."""
         menus, choices = list(menus), list(priced.choices)
+        for _ in range(MOST_PASSES):
+            for index in self._not_worth_it(menus, choices, priced, pieces):
+                self._without_owner(index, menus, choices, priced)
         for _ in range(MOST_WITHOUT_OWNER):
             found = self._try(menus, choices, pieces)
             if not isinstance(found, int):
                 return found
             if menus[found].owned.all():
                 return None
-            menus[found] = menus[found].without_owners()
-            choices[found] = menus[found].choose(priced.prices, 0)
+            self._without_owner(found, menus, choices, priced)
         return None
+
+    def _without_owner(
+        self, index: int, menus: list[Menu], choices: list[Ints], priced: Priced
+    ) -> None:
+        menus[index] = menus[index].without_owners()
+        choices[index] = menus[index].choose(priced.prices, 0)
+
+    def _not_worth_it(
+        self, menus: list[Menu], choices: list[Ints], priced: Priced, pieces: float
+    ) -> list[int]:
+        """Tables that gain less by having owners than cutting them among owners costs."""
+        courses = [
+            self._course(menu, choice, index)
+            for index, (menu, choice) in enumerate(zip(menus, choices, strict=True))
+            if menu.owned[choice].any() and not menu.owned.all()
+        ]
+        found = []
+        for course, cut in zip(courses, cut_tables(courses, pieces, self.cluster), strict=True):
+            menu = course.menu
+            gain_s = menu.without_owners().least(priced.prices)[0] - menu.least(priced.prices)[0]
+            if cut.overhead_s > gain_s:
+                found.append(course.index)
+        return found
 
     def _try(self, menus: list[Menu], choices: list[Ints], pieces: float) -> Bands | int | None:
         """The bands, the index of a table that found no owner, or None if rows do not fit."""
@@ -58,7 +84,8 @@ class Maker:
                     return None
                 room.take(needed, band.tier)
         owners = Owners(self.cluster, room, self._even_memory_s(bands))
-        without = owners.deal(cut_pieces(courses, pieces, self.cluster))
+        cuts = cut_tables(courses, pieces, self.cluster)
+        without = owners.deal([piece for cut in cuts for piece in cut.pieces])
         if without is not None:
             return without
         owners.level()
