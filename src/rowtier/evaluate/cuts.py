@@ -6,7 +6,7 @@ hot side saves more per byte than memory is worth, and the first row on the cold
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,14 +21,17 @@ from rowtier.cost.terms import row_terms
 from rowtier.cost.time import memory_time_s
 from rowtier.cost.tree import tree_of
 from rowtier.errors import UserError
+from rowtier.evaluate.phrases import more_ms
 from rowtier.evaluate.words import home
 from rowtier.plan.plan import GIGA, Plan
 from rowtier.plan.solve.menu import homes_of, sums_seconds
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import TableStats
+from rowtier.units import show_count
 
 Run = tuple[Band, ...]  # bands that together keep all columns of some ranks
 _STEP = 1e-3  # share of a mass that a slope is measured over
+_SHIFT = 0.01  # share of the rows beside a cut by which it is moved for a trial
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,11 +53,21 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Shift:
+    """A cut moved by some rows: what that does to the step."""
+
+    rows: int  # below zero: fewer rows in the hot home
+    step_s: float  # that the step gets longer
+    fits: bool
+
+
+@dataclass(frozen=True)
 class Edge:
     """A cut between two homes, seen from both sides.
 
-    What the hot home saves of a step, in seconds for each GB of memory that it takes more of
-    on every device; or for each row, where it takes no more. `price`: what memory is worth.
+    What the hot home saves of a step if devices are loaded alike, in seconds for each GB of
+    memory that it takes more of on every device; or for each row, where it takes no more.
+    `price`: what memory is worth. `shifts` are exact, with all that is uneven.
     """
 
     rank: int
@@ -64,33 +77,40 @@ class Edge:
     last_hot: float
     first_cold: float
     price: float | None
+    shifts: tuple[Shift, Shift]  # down and up
 
     @property
     def says(self) -> str:
         """The edge in words."""
-        if self.tier is None:
-            return (
-                f"the hot home takes no more memory; it saves {_tiny(self.last_hot)} for the last "
-                f"hot row and would save {_tiny(self.first_cold)} for the first cold one"
-            )
         said = (
-            f"a GB of {self.tier} saves {_tiny(self.last_hot)} at the last hot row and "
-            f"would save {_tiny(self.first_cold)} at the first cold one"
+            f"{_saving(self.last_hot)} at the last hot row and would "
+            f"{_saving(self.first_cold, 'save', 'cost')} at the first cold one"
         )
-        if self.price is None:
-            return said
-        return f"{said}; {self._worth()}"
+        if self.tier is None:
+            said = f"the hot home takes no more memory; it {said}"
+        else:
+            said = f"a GB of {self.tier} {said}"
+        if self.price is not None:
+            said += f"; {self._worth(self.price)}"
+        return f"{said}; {self._shifted()}"
 
-    def _worth(self) -> str:
-        assert self.price is not None
-        price = f"the price of {self.tier}, {_tiny(self.price)} a GB"
-        if not self.price:
+    def _worth(self, worth: float) -> str:
+        price = f"the price of {self.tier}, {_tiny(worth)} a GB"
+        if not worth:
             return f"{self.tier} is not scarce, so its price is 0"
-        if self.last_hot < self.price:
+        if self.last_hot < worth:
             return f"both are below {price}: the rows fill memory that nothing else could use"
-        if self.first_cold > self.price:
+        if self.first_cold > worth:
             return f"both are above {price}: the memory of these rows' own holders is full"
         return f"{price}, lies between the two"
+
+    def _shifted(self) -> str:
+        ends = [more_ms(s.step_s) + ("" if s.fits else " (does not fit)") for s in self.shifts]
+        rows = self.shifts[1].rows
+        return (
+            f"{show_count(rows)} row{'s' if rows > 1 else ''} fewer or more in the hot home: "
+            f"{ends[0]} or {ends[1]} a step"
+        )
 
 
 @dataclass(frozen=True)
@@ -119,17 +139,66 @@ class TableStory:
         return {
             "name": self.name,
             "parts": [part.to_dict() for part in self.parts],
-            "edges": [{**vars(edge), "says": edge.says} for edge in self.edges],
+            "edges": [
+                vars(edge) | {"says": edge.says, "shifts": [dict(vars(s)) for s in edge.shifts]}
+                for edge in self.edges
+            ],
             "alternatives": [dict(vars(other)) for other in self.alternatives],
         }
 
 
 def tell_table(plan: Plan, name: str) -> TableStory:
     """Tell why the rows of a table are where they are."""
-    stats = _stats(plan, name)
-    parts = tuple(_parts(plan, stats))
-    edges = tuple(_edge(plan, stats, hot, cold) for hot, cold in pairwise(parts))
-    return TableStory(name, parts, edges, tuple(_alternatives(plan, stats, parts)))
+    trial = _Trial.of(plan, _stats(plan, name))
+    parts = tuple(_parts(plan, trial.stats))
+    edges = tuple(_edge(trial, hot, cold) for hot, cold in pairwise(parts))
+    return TableStory(name, parts, edges, tuple(_alternatives(trial, parts)))
+
+
+@dataclass(frozen=True, eq=False)
+class _Trial:
+    """A plan in which the bands of one table can be exchanged: all others cost what they did."""
+
+    plan: Plan
+    stats: TableStats
+    rest: Load
+    now_s: float
+    idle: int  # the device whose memory has the least to do
+
+    @classmethod
+    def of(cls, plan: Plan, stats: TableStats) -> _Trial:
+        batch, cluster = plan.profile.batch_size, plan.cluster
+        loads = {
+            s.table.name: Load.of(s, plan.bands[s.table.name], batch, cluster)
+            for s in plan.profile.stats
+        }
+        whole = total_load(loads.values())
+        busy_s = memory_time_s(tree_of(cluster), whole.moved)[: cluster.num_devices]
+        rest = whole - loads[stats.table.name]
+        return cls(plan, stats, rest, float(whole.step_s(cluster)), int(busy_s.argmin()))
+
+    def changed(self, bands: Iterable[Band]) -> tuple[float, int, str | None]:
+        """How much longer a step gets with other bands, and what which memory lacks for rows."""
+        plan = self.plan
+        one = Load.of(self.stats, tuple(bands), plan.profile.batch_size, plan.cluster)
+        load = self.rest + one
+        return float(load.step_s(plan.cluster)) - self.now_s, *_lacking(plan, load)
+
+    def shifted(self, rank: int, rows: int) -> Shift:
+        """The cut at a rank moved by some rows."""
+        moved = {rank: rank + rows}
+        bands = [
+            band.model_copy(
+                update={
+                    "start": moved.get(band.start, band.start),
+                    "stop": moved.get(band.stop, band.stop),
+                }
+            )
+            for band in self.plan.bands[self.stats.table.name]
+        ]
+        bands = [band for band in bands if band.start < band.stop]
+        more_s, lacks, _ = self.changed(bands)
+        return Shift(rows, more_s, not lacks)
 
 
 def _stats(plan: Plan, name: str) -> TableStats:
@@ -184,23 +253,31 @@ def _kept_bytes(plan: Plan, stats: TableStats, start: int, stop: int, run: Run) 
     )
 
 
-def _edge(plan: Plan, stats: TableStats, hot: Part, cold: Part) -> Edge:
-    rank = hot.stop
+def _edge(trial: _Trial, hot: Part, cold: Part) -> Edge:
+    plan, stats, rank = trial.plan, trial.stats, hot.stop
     heat = np.array([_probability(stats, rank - 1), _probability(stats, rank)])
     before, after = hot.runs[-1], cold.runs[0]
-    saved = _row_seconds(plan, stats, after, cold, heat) - _row_seconds(
-        plan, stats, before, hot, heat
-    )
+    slow_s = _row_seconds(plan, stats, after, cold, heat)
+    saved = slow_s - _row_seconds(plan, stats, before, hot, heat)
     taken = _memory(plan, stats, before)
     for tier, amount in _memory(plan, stats, after).items():
         taken[tier] = taken.get(tier, 0.0) - amount
-    tier = max(taken, key=lambda name: taken[name])
-    known = _memory_prices(plan)
-    if taken[tier] <= 0:
-        last, first = saved.tolist()
-        return Edge(rank, hot.home, cold.home, None, last, first, None)
-    last, first = (saved / taken[tier] * GIGA).tolist()
-    return Edge(rank, hot.home, cold.home, tier, last, first, known.get(tier))
+    scarce: str | None = max(taken, key=lambda name: taken[name])
+    assert scarce is not None
+    price = _memory_prices(plan).get(scarce)
+    if taken[scarce] > 0:
+        saved = saved / taken[scarce] * GIGA
+    else:
+        scarce = price = None
+    rows = max(1, round(_SHIFT * min(_last_rows(before, rank), _last_rows(after, rank))))
+    shifts = trial.shifted(rank, -rows), trial.shifted(rank, rows)
+    last, first = saved.tolist()
+    return Edge(rank, hot.home, cold.home, scarce, last, first, price, shifts)
+
+
+def _last_rows(run: Run, rank: int) -> int:
+    """Rows of a run's bands on its side of a cut."""
+    return min(max(band.stop - rank, rank - band.start) for band in run) - 1
 
 
 def _memory_prices(plan: Plan) -> dict[str, float]:
@@ -253,31 +330,22 @@ def _memory(plan: Plan, stats: TableStats, run: Run) -> dict[str, float]:
     return taken
 
 
-def _alternatives(plan: Plan, stats: TableStats, parts: Sequence[Part]) -> Iterator[Alternative]:
+def _alternatives(trial: _Trial, parts: Sequence[Part]) -> Iterator[Alternative]:
     """Every other home of every part, the others left as they are; the cheapest first."""
-    cluster, batch = plan.cluster, plan.profile.batch_size
-    loads = {s.table.name: Load.of(s, plan.bands[s.table.name], batch, cluster)
-             for s in plan.profile.stats}  # fmt: skip
-    whole = total_load(loads.values())
-    rest, now_s = whole - loads[stats.table.name], float(whole.step_s(cluster))
-    idle = int(memory_time_s(tree_of(cluster), whole.moved)[: cluster.num_devices].argmin())
+    cluster, mine = trial.plan.cluster, trial.plan.bands[trial.stats.table.name]
     for part in parts:
         found = []
-        for band in _other_homes(plan, stats, part, idle):
-            bands = (*_outside(plan.bands[stats.table.name], part), band)
-            load = rest + Load.of(stats, bands, batch, cluster)
-            lacks, tier = _lacking(plan, load)
-            more_s = float(load.step_s(cluster)) - now_s
-            found.append(
-                Alternative(part.start, part.stop, home((band,), cluster), more_s, lacks, tier)
-            )
+        for band in _other_homes(trial, part):
+            more_s, lacks, tier = trial.changed((*_outside(mine, part), band))
+            words = home((band,), cluster)
+            found.append(Alternative(part.start, part.stop, words, more_s, lacks, tier))
         yield from sorted(found, key=lambda other: (other.lacks_bytes > 0, other.step_s))
 
 
-def _other_homes(plan: Plan, stats: TableStats, part: Part, idle: int) -> Iterator[Band]:
-    cluster, first = plan.cluster, part.runs[0][0]
+def _other_homes(trial: _Trial, part: Part) -> Iterator[Band]:
+    cluster, first, idle = trial.plan.cluster, part.runs[0][0], trial.idle
     own = first.members if first.members != "all" and len(first.members) == 1 else (idle,)
-    for option in homes_of(stats.table.pooling != "none", cluster):
+    for option in homes_of(trial.stats.table.pooling != "none", cluster):
         band = option.placed(part.start, part.stop, first.offset)
         if option.owned:
             band = band.model_copy(
@@ -305,6 +373,10 @@ def _lacking(plan: Plan, load: Load) -> tuple[int, str | None]:
         over = round(used) - pool.capacity_bytes
         worst = max(worst, (over, pool.tier), key=lambda pair: pair[0])
     return worst
+
+
+def _saving(seconds: float, saves: str = "saves", costs: str = "costs") -> str:
+    return f"{saves if seconds >= 0 else costs} {_tiny(abs(seconds))}"
 
 
 def _tiny(seconds: float) -> str:

@@ -34,6 +34,7 @@ _READERS: Mapping[str, Any] = {
     "size": parse_count,
     BATCH: parse_count,
 }
+_LESS = 0.999  # times as long: worth a word
 _OF_TIER = ("capacity", "bandwidth", "granularity")
 _OF_LEVEL = ("size", "bandwidth", "latency")
 
@@ -96,7 +97,8 @@ class WhatIf:
         parts = difference(step_parts(self.before), step_parts(self.after))
         said = [f"the difference: {reasons(parts)}"]
         if self.stays_s is not None:
-            said.append(f"the old placement would take {ms(self.stays_s)} there")
+            better = ", which is less" if self.stays_s < _LESS * self.after.step_s else ""
+            said.append(f"the old placement would take {ms(self.stays_s)} there{better}")
         if self.promised_s is not None:
             gap = "" if self.gap_s is None else f", where the gaps leave open {ms(self.gap_s)}"
             said.append(
