@@ -1,4 +1,4 @@
-"""How fast `recshard` plans, and how far from the best its plans can be.
+"""How fast `recshard` and `joint` plan, and how far from the best their plans can be.
 
 Instances: RecShard-like models (`synth.rm`: rm2, and rm2 with `fat` tables), seeds 0 to 9.
 More than 397 tables are those of several seeds. Devices have RecShard's bandwidths. Fast
@@ -8,6 +8,10 @@ slow memory twice all bytes, or the largest table if that is more.
 Seconds are CPU seconds of all threads, from a profile in memory to a checked plan. The
 profile's own fingerprint, imports and compilation are left out; `compile_seconds` is what a
 new process pays once for imports and for code that was compiled and kept by an earlier one.
+
+`joint` minimises step time on the same instances: on all of 397 x 16, and on as many of the
+larger ones as stand in `JOINT`, since they take minutes. `rows_seconds_ratio` is the longest over
+the shortest of planning a model whose tables have a million, a billion and a trillion rows.
 """
 
 from __future__ import annotations
@@ -19,14 +23,16 @@ import time
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from _form import Measured, run
 
 from rowtier.cluster import Cluster, Device, Level, Tier
 from rowtier.plan.make import make_plan
 from rowtier.plan.options import PlanOptions
-from rowtier.profile.curve import Curve
-from rowtier.profile.profile import Profile, TableStats
+from rowtier.profile.curve import Curve, bucket_stops
+from rowtier.profile.profile import FeatureStats, Profile, TableStats
 from rowtier.synth.rm import BATCH_SIZE, rm_profile
+from rowtier.tables import Table
 
 MODEL = "rm2"
 SEEDS = 10
@@ -37,6 +43,8 @@ RUNS: dict[str, tuple[int, int, PlanOptions]] = {
     "5000x1024": (5000, 1024, PlanOptions(split=True)),
     "5000x1024_1pct": (5000, 1024, PlanOptions(split=True, tolerance=0.01)),
 }
+JOINT = {(397, 16): 10, (1000, 128): 1, (5000, 1024): 0}  # seeds
+ROWS = (10**6, 10**9, 10**12)
 GOALS: dict[str, Any] = {
     "gap_397x16_split": ("<=", 0.001),
     "seconds_397x16_split": ("<=", 2.0),
@@ -49,6 +57,9 @@ GOALS: dict[str, Any] = {
     "gap_5000x1024_1pct": ("<=", 0.01),
     "seconds_5000x1024_1pct": ("<=", 5.0),
     "compile_seconds": ("<=", 5.0),
+    "rows_seconds_ratio": ("<=", 1.5),
+    "joint_gap_397x16": ("<=", 0.01),  # an aim
+    "joint_seconds_397x16": ("<=", 10.0),  # an aim
 }
 
 
@@ -69,7 +80,59 @@ def measure(quick: bool) -> Measured:
         for key in ("gap", "seconds"):
             values = [float(str(row[key])) for row in found]
             figures[f"{key}_{name}"] = max(values) if values else None
-    return Measured(rows, figures | {"compile_seconds": compile_seconds})
+    figures["compile_seconds"] = compile_seconds
+    figures["rows_seconds_ratio"] = rows_ratio(rows)
+    for (tables, devices), seeds in JOINT.items():
+        found = [
+            measure_joint(tables, devices, seed, fat)
+            for fat in (False, True)
+            for seed in range(min(seeds, 1) if quick else seeds)
+        ]
+        rows += found
+        for key in ("gap", "seconds"):
+            values = [float(str(row[key])) for row in found]
+            figures[f"joint_{key}_{tables}x{devices}"] = max(values) if values else None
+    return Measured(rows, figures)
+
+
+def measure_joint(tables: int, devices: int, seed: int, fat: bool) -> dict[str, object]:
+    """`joint` on one instance."""
+    profile = model(tables, seed, fat)
+    cluster = machine(profile, devices, fast_share=0.25 + 0.25 * seed / (SEEDS - 1))
+    seconds, gap, bands = plan(profile, cluster, PlanOptions(), "joint")
+    kind = {"run": f"joint_{tables}x{devices}", "kind": "fat" if fat else "rm", "seed": seed}
+    return {**kind, "seconds": seconds, "gap": gap, "bands": bands}
+
+
+def rows_ratio(rows: list[dict[str, object]]) -> float:
+    """Longest over shortest time to plan the same tables with ever more rows, by all methods."""
+    worst = 0.0
+    for method in ("recshard", "joint"):
+        times = []
+        for count in ROWS:
+            profile = long_tables(count)
+            cluster = machine(profile, 16, fast_share=0.3)
+            taken = sorted(plan(profile, cluster, PlanOptions(), method)[0] for _ in range(3))
+            times.append(taken[1])
+            rows.append({"run": f"{method}, {count:.0e} rows", "seconds": taken[1]})
+        worst = max(worst, max(times) / min(times))
+    return worst
+
+
+def long_tables(rows: int, tables: int = 40) -> Profile:
+    """Tables of so many rows each, all of them read, by Zipf's law in buckets."""
+    stats = []
+    for index in range(tables):
+        stops = bucket_stops(rows)
+        ends = np.concatenate(([0.0], stops.astype(np.float64)))
+        lookups = np.diff((ends + 1) ** (0.1 + 0.01 * (index % 20)))
+        lookups *= 1e9 / lookups.sum()
+        table = Table(
+            name=f"t{index}", num_embeddings=rows, embedding_dim=64, features=(f"f{index}",)
+        )
+        feature = FeatureStats(name=f"f{index}", present=10**8, lookups=10**9)
+        stats.append(TableStats(table, 10**8, (feature,), Curve(stops, lookups)))
+    return Profile(BATCH_SIZE, tuple(stats))
 
 
 def measure_instance(tables: int, devices: int, seed: int, fat: bool) -> list[dict[str, object]]:
@@ -87,7 +150,9 @@ def measure_instance(tables: int, devices: int, seed: int, fat: bool) -> list[di
     return rows
 
 
-def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> tuple[float, float, int]:
+def plan(
+    profile: Profile, cluster: Cluster, options: PlanOptions, method: str = "recshard"
+) -> tuple[float, float, int]:
     """CPU seconds, gap and number of bands of one plan."""
     # Curves remember what was computed from them: new ones, so that every run starts alike.
     curves = [Curve(s.curve.stops, s.curve.lookups) for s in profile.stats]
@@ -96,7 +161,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> tuple[floa
     _ = profile.fingerprint
     gc.collect()
     before = time.process_time()
-    made = make_plan(profile, cluster, "recshard", options)
+    made = make_plan(profile, cluster, method, options)
     seconds = time.process_time() - before
     assert made.certificate is not None
     return seconds, made.certificate.gap, sum(len(bands) for bands in made.bands.values())
@@ -146,6 +211,7 @@ def warm_up() -> None:
         for split in (False, True):
             # No gap is small enough, so that every part of the search is used.
             plan(profile, machine(profile, 8, 0.3), PlanOptions(split=split, tolerance=0.0))
+    plan(model(8, 0, fat=True), machine(model(8, 0, fat=True), 8, 0.3), PlanOptions(), "joint")
 
 
 def _own_process(task: str) -> str:

@@ -35,7 +35,7 @@ from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.tree import tree_of
 from rowtier.plan import row_wise
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Certificate, Plan
+from rowtier.plan.plan import GIGA, Certificate, Plan, Price
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.units import show_bytes
@@ -65,6 +65,7 @@ def flexshard_bands(
         objective=costs[best],
         bound=max(0.0, min(bound, costs[best])),
         binding=problem.binding(price),
+        prices=(Price(resource=cluster.device.tiers[0].name, unit="GB", saves=price * GIGA),),
     )
     return found[best], certificate
 

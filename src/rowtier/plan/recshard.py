@@ -24,7 +24,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.views import access_time_s
 from rowtier.errors import InfeasibleError
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Certificate, Plan
+from rowtier.plan.plan import GIGA, Certificate, Plan, Price
 from rowtier.plan.solve.bound import Bound, pool_bound, whole_bound
 from rowtier.plan.solve.heat import Heat, heat_of
 from rowtier.plan.solve.layout import Layout, Solution
@@ -173,8 +173,22 @@ class Problem:
             objective=objective,
             bound=bound.seconds,
             binding=self._binding(bound),
+            prices=self._prices(bound),
         )
         return dataclasses.replace(plan, certificate=certificate)
+
+    def _prices(self, bound: Bound) -> tuple[Price, ...]:
+        """What the bound falls by with one more GB of each memory on every device."""
+        found = []
+        for index, tier in enumerate(tiers_by_speed(self.cluster)):
+            saves = 0.0
+            if bound.reason == "pool":
+                sizes = self.machine.sizes.copy()
+                sizes[index] += int(GIGA)
+                more = pool_bound(self.heat, self.machine._replace(sizes=sizes), whole=False)
+                saves = max(0.0, bound.seconds - more.seconds)
+            found.append(Price(resource=tier.name, unit="GB", saves=saves))
+        return tuple(found)
 
     def _binding(self, bound: Bound) -> str:
         names = [repr(self._name(item)) for item in bound.items]

@@ -40,7 +40,7 @@ from rowtier.cost.touch import touch_probability
 from rowtier.cost.views import objective
 from rowtier.errors import InfeasibleError
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Certificate, Plan
+from rowtier.plan.plan import GIGA, Certificate, Plan, Price
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.tables import Table
@@ -66,7 +66,8 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         view="sca",
         objective=moved,
         bound=max(0.0, min(moved, moved_uncached - most_saved)),
-        binding=_binding(price, cluster),
+        binding=_binding(price, cluster, left),
+        prices=_prices(price, cluster),
     )
     origin = {
         "bytes": moved,
@@ -293,9 +294,16 @@ def _plain_bytes(homes: dict[str, Band], profile: Profile, cluster: Cluster) -> 
     return objective("sca", plain, profile, cluster, options=FORWARD)
 
 
-def _binding(price: float, cluster: Cluster) -> str:
+def _prices(price: float, cluster: Cluster) -> tuple[Price, ...]:
+    """What one more GB of fast memory on every device saves, in bytes a step."""
+    return (Price(resource=cluster.device.tiers[0].name, unit="GB", saves=price * GIGA),)
+
+
+def _binding(price: float, cluster: Cluster, left: float) -> str:
     """What stops the plan from being better, in words."""
     if not price:
         return "nothing: every row that is looked up is cached"
     tier = cluster.device.tiers[0].name
+    if left <= 0:
+        return f"{tier}: rows and exchange buffers fill it, so nothing can be cached"
     return f"capacity of {tier}: one more MiB per device saves {price * 2**20:.3g} bytes a step"
