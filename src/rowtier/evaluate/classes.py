@@ -13,13 +13,16 @@ from itertools import pairwise
 from math import lcm
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rowtier.band import Band
 from rowtier.cost.tree import tree_of
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Ints
 
+Codes = NDArray[np.int32]
 _DENSE = 2**22  # pairs of codes that are counted in one array
+_AT_ONCE = 2**23  # rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,9 +53,9 @@ class Side:
         pairs = zip(self.bands, self.members, strict=True)
         return all(band.order == "spread" or members == 1 for band, members in pairs)
 
-    def codes(self, rows: Ints) -> Ints:
+    def codes(self, rows: Ints) -> Codes:
         """The code of every row, by row id; `rows` are the ids by rank."""
-        codes = np.empty(len(rows), dtype=np.int64)
+        codes = np.empty(len(rows), dtype=np.int32)
         for band, members, first in zip(self.bands, self.members, self.first_codes, strict=False):
             ids = rows[band.start : band.stop]
             codes[ids] = first + _positions(band, members, ids)
@@ -147,17 +150,24 @@ def _added_up(pairs: Ints, counts: Ints, new_members: int) -> tuple[Ints, Ints, 
     return found // new_members, found % new_members, rows
 
 
+def _pairs(old: Codes, new: Codes, old_many: int, new_many: int) -> tuple[Ints, Ints]:
+    """Which pairs of codes there are, as one number each, and how many rows have them."""
+    if old_many * new_many > _DENSE:
+        return np.unique(old.astype(np.int64) * new_many + new, return_counts=True)
+    counts = np.zeros(old_many * new_many, dtype=np.int64)
+    for at in range(0, len(old), _AT_ONCE):
+        some = slice(at, at + _AT_ONCE)
+        pairs = old[some].astype(np.int64) * new_many + new[some]
+        counts += np.bincount(pairs, minlength=len(counts))
+    found = np.flatnonzero(counts)
+    return found, counts[found]
+
+
 def classes_by_row(old: Side, new: Side, old_rows: Ints, new_rows: Ints) -> Iterator[Classes]:
     """Follow every row by its id."""
     old_first, new_first = old.first_codes, new.first_codes
     many = int(new_first[-1])
-    pairs = old.codes(old_rows) * many + new.codes(new_rows)
-    if old_first[-1] * many <= _DENSE:
-        counts = np.bincount(pairs, minlength=1)
-        found = np.flatnonzero(counts)
-        rows = counts[found]
-    else:
-        found, rows = np.unique(pairs, return_counts=True)
+    found, rows = _pairs(old.codes(old_rows), new.codes(new_rows), int(old_first[-1]), many)
     before, after = np.divmod(found, many)
     i = np.searchsorted(old_first, before, side="right") - 1
     j = np.searchsorted(new_first, after, side="right") - 1
