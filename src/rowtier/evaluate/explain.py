@@ -109,8 +109,13 @@ class Explanation:
         said = prices(self.plan.certificate)
         if not said:
             return ["this method gives no prices; try --what-if, or plan with joint"]
-        full = [entry.tier for entry in self.memory if _is_full(entry)]
-        return said if full else [*said, "no memory is full, so more of it changes nothing"]
+        assert self.plan.certificate is not None
+        view = VIEWS[self.plan.certificate.view]
+        if view.name != "step":
+            said.append(f"that is of what {self.plan.method} minimises, {view.says}")
+        if not any(_is_full(entry) for entry in self.memory):
+            said.append("no memory is full, so more of it changes nothing")
+        return said
 
     @property
     def statistics(self) -> list[str]:
