@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import counted, plans, profiles
 
-from rowtier import Cluster, InfeasibleError, Plan, Profile, Table, make_plan
+from rowtier import Certificate, Cluster, InfeasibleError, Plan, Profile, Table, make_plan
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.plan.make import METHODS
+from rowtier.plan.plan import Proof
+from rowtier.plan.prove import proved_s
 from rowtier.plan.solve.menu import memories, menu_of
 from rowtier.plan.solve.prices import best_prices
 from rowtier.plan.verify import verify
@@ -24,7 +27,32 @@ def test_the_bound_is_below_every_plan(plan: Plan) -> None:
     capacity = np.array([size for _, size in memories(plan.cluster)])
     _, bound = best_prices(menus, capacity)
     step_s = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).step_s
-    assert bound <= step_s * (1 + 1e-9)
+    assert bound.seconds <= step_s * (1 + 1e-9)
+
+
+@given(plans(), st.lists(st.floats(0, 1e-6), min_size=8, max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_what_any_prices_prove_is_below_every_plan(plan: Plan, prices: list[float]) -> None:
+    capacity = [size for _, size in memories(plan.cluster)]
+    proof = Proof(prices=tuple(prices[: len(capacity)]), capacity_bytes=tuple(capacity))
+    step_s = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).step_s
+    claimed = Certificate(view="step", objective=step_s, bound=0.0, binding="", proof=proof)
+    proved = proved_s(replace(plan, certificate=claimed))
+    assert proved is not None
+    assert proved <= step_s * (1 + 1e-9)
+
+
+def test_a_bound_is_recomputed_from_its_prices() -> None:
+    profile = _skewed(2)
+    plan = make_plan(profile, _cluster(profile, 0.05, 2), "joint")
+    certificate = plan.certificate
+    assert certificate is not None
+    found = verify(plan)
+    assert found.proved is not None
+    assert certificate.bound <= found.proved * (1 + 1e-9)
+    between = (found.proved + certificate.objective) / 2
+    bold = certificate.model_copy(update={"bound": between})
+    assert not verify(replace(plan, certificate=bold)).holds
 
 
 def _skewed(seed: int, tables: int = 6, batch: int = 256) -> Profile:

@@ -33,4 +33,6 @@ def command(
             f"{verdict.view!r}, at most {verdict.gap:.2%} above the best possible "
             f"({verdict.bound:.6g} {VIEWS[verdict.view].unit})"
         )
+    if verdict.proved is not None:
+        show.line("the bound was recomputed from its prices, without the solver")
     show.line(f"expected step time: {1e3 * verdict.step_s:.4g} ms")

@@ -25,12 +25,13 @@ from rowtier.cluster import Cluster
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.errors import InfeasibleError, InvalidError
+from rowtier.plan.constraints import Constraints
 from rowtier.plan.infeasible import why_infeasible
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import GIGA, Certificate, Plan, Price
+from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
 from rowtier.plan.solve.menu import Home, Menu, homes_of, memories, menu_of
 from rowtier.plan.solve.pack import packed
-from rowtier.plan.solve.prices import Priced, best_prices, least_latency_s
+from rowtier.plan.solve.prices import Bound, Priced, best_prices, least_latency_s
 from rowtier.plan.solve.realise import Maker
 from rowtier.plan.solve.refill import tidied
 from rowtier.plan.solve.small import Search
@@ -38,7 +39,8 @@ from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 
 SLACKS = (1.0, 0.95)  # of memory that prices may fill: owners never fill it evenly
-PIECES = 4.0  # per device: more of them are easier to balance, but repeat ids or sums
+PIECES = (4.0, 1.0)  # per device: more of them are easier to balance, but repeat ids or sums
+MANY = 10_000  # tables × devices; above, only the first of `PIECES` is tried
 STARTS = 2  # of the search through small problems
 SLOWEST = 4.0**8  # how many times slower than it is a link with a limit may look
 
@@ -49,7 +51,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     if mistakes:
         raise InvalidError("constraints", mistakes)
     problem = Problem(profile, cluster, options)
-    proof, made = problem.solve()
+    solved, made = problem.solve()
     found = problem.priced_candidates([*made, *_other_methods(profile, cluster, options)])
     if not found:
         somewhere = packed(profile, cluster, options)
@@ -58,7 +60,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         )
     found += problem.searched(found)
     best = min(found, key=lambda one: one.cost.step_s, default=None)
-    bound = proof.bound
+    bound = solved.bound.seconds
     if best is None or problem.violations(best):
         best, bound = problem.within_limits(found, bound)
     step_s = best.cost.step_s
@@ -67,8 +69,9 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         view="step",
         objective=step_s,
         bound=max(0.0, min(bound, step_s)),
-        binding=_binding(proof, options, cluster),
-        prices=tuple(_prices(proof, best.cost)),
+        binding=_binding(solved, options, cluster),
+        prices=tuple(_prices(solved, best.cost)),
+        proof=solved.proof if options.constraints == Constraints() else None,
     )
     return Plan.build("joint", profile, cluster, best.bands, certificate)
 
@@ -82,12 +85,18 @@ class Candidate:
 
 
 @dataclass(frozen=True, eq=False)
-class Proof:
+class Solved:
     """Prices, the bound that they prove, and the capacity that they are prices of."""
 
     priced: Priced
-    bound: float
+    bound: Bound
     capacity: Floats
+
+    @property
+    def proof(self) -> Proof:
+        """What it takes to recompute the bound."""
+        prices: list[float] = self.bound.prices.tolist()
+        return Proof(prices=tuple(prices), capacity_bytes=tuple(self.capacity.tolist()))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +108,7 @@ class Problem:
     options: PlanOptions
     cost: CostOptions = DEFAULTS
 
-    def solve(self, slower: dict[str, float] | None = None) -> tuple[Proof, list[Bands]]:
+    def solve(self, slower: dict[str, float] | None = None) -> tuple[Solved, list[Bands]]:
         """Prices and the placements they lead to, if some levels' links were slower."""
         cluster = _slowed(self.cluster, slower or {})
         menus = [self._menu(stats, cluster) for stats in self.profile.stats]
@@ -109,10 +118,15 @@ class Problem:
         scarce = bool((priced.used_bytes > min(SLACKS) * capacity).any())
         for slack in SLACKS if scarce else SLACKS[:1]:
             choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
-            found.append(maker.bands(menus, choice, PIECES))
+            found += [maker.bands(menus, choice, pieces) for pieces in self._pieces]
         even = [menu if menu.owned.all() else menu.without_owners() for menu in menus]
-        found.append(maker.bands(even, best_prices(even, capacity)[0], PIECES))
-        return Proof(priced, bound, capacity), [bands for bands in found if bands is not None]
+        found.append(maker.bands(even, best_prices(even, capacity)[0], 1.0))
+        return Solved(priced, bound, capacity), [bands for bands in found if bands is not None]
+
+    @property
+    def _pieces(self) -> tuple[float, ...]:
+        many = len(self.profile.stats) * self.cluster.num_devices > MANY
+        return PIECES[:1] if many else PIECES
 
     def _menu(self, stats: TableStats, cluster: Cluster) -> Menu:
         return menu_of(stats, self.profile, cluster, self.cost, self._homes(stats, cluster))
@@ -174,14 +188,14 @@ class Problem:
         factor = 1.0
         while limits and factor < SLOWEST:
             factor *= 4
-            proof, made = self.solve(dict.fromkeys(limits, factor))
+            solved, made = self.solve(dict.fromkeys(limits, factor))
             found = found + self.priced_candidates(made)
-            bound = max(bound, proof.bound - self._fines(factor))
+            bound = max(bound, solved.bound.seconds - self._fines(factor))
             if any(not self.violations(one) for one in found):
                 for finer in (factor / 2, factor / 1.4, factor * 1.4):
-                    proof, made = self.solve(dict.fromkeys(limits, finer))
+                    solved, made = self.solve(dict.fromkeys(limits, finer))
                     found += self.priced_candidates(made)
-                    bound = max(bound, proof.bound - self._fines(finer))
+                    bound = max(bound, solved.bound.seconds - self._fines(finer))
                 break
         kept = [one for one in found if not self.violations(one)]
         if not kept:
@@ -233,22 +247,22 @@ def _other_methods(profile: Profile, cluster: Cluster, options: PlanOptions) -> 
     return found
 
 
-def _binding(proof: Proof, options: PlanOptions, cluster: Cluster) -> str:
+def _binding(solved: Solved, options: PlanOptions, cluster: Cluster) -> str:
     """What stops the plan from being better, in words."""
     names = [name for name, _ in memories(cluster, options.reserved)]
-    prices, capacity = proof.priced.prices, proof.capacity
+    prices, capacity = solved.priced.prices, solved.capacity
     dearest = int(np.argmax(prices * capacity))
-    if proof.priced.used_bytes[dearest] > 0.99 * capacity[dearest]:
+    if solved.priced.used_bytes[dearest] > 0.99 * capacity[dearest]:
         saved_s = prices[dearest] * 2**30
         return f"capacity of {names[dearest]}: one more GiB per device saves {saved_s:.3g} s a step"
     return "bandwidths and latencies: more memory would save nothing"
 
 
-def _prices(proof: Proof, cost: StepCost) -> Iterator[Price]:
+def _prices(solved: Solved, cost: StepCost) -> Iterator[Price]:
     """What one more GB of each memory, or GB/s of each link, saves."""
     names = [name for name, _ in memories(cost.cluster)]
-    full = proof.priced.used_bytes > 0.99 * proof.capacity
-    for name, price, is_full in zip(names, proof.priced.prices, full, strict=True):
+    full = solved.priced.used_bytes > 0.99 * solved.capacity
+    for name, price, is_full in zip(names, solved.priced.prices, full, strict=True):
         yield Price(resource=name, unit="GB", saves=float(price) * GIGA if is_full else 0.0)
     for index, level in enumerate(cost.cluster.levels):
         bandwidth = level.bandwidth_bytes_per_s

@@ -42,6 +42,16 @@ class Price(Noun):
     saves: float
 
 
+class Proof(Noun):
+    """Prices of a byte of every memory that prove a bound, and the bytes they are prices of.
+
+    Memories of a device first, fastest first, then those of servers; bytes for each device.
+    """
+
+    prices: tuple[float, ...]
+    capacity_bytes: tuple[float, ...]
+
+
 class Caution(Noun):
     """What planning for less heat than was seen costs if all goes as expected, and saves if not.
 
@@ -78,6 +88,7 @@ class Certificate(Noun):
     bound: float
     binding: str
     prices: tuple[Price, ...] = ()
+    proof: Proof | None = None  # `plan/prove.py` recomputes the bound from it
     from_statistics: float | None = None
     caution: Caution | None = None
 

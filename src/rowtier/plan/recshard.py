@@ -180,13 +180,14 @@ class Problem:
     def _prices(self, bound: Bound) -> tuple[Price, ...]:
         """What the bound falls by with one more GB of each memory on every device."""
         found = []
+        now = pool_bound(self.heat, self.machine, whole=False)
         for index, tier in enumerate(tiers_by_speed(self.cluster)):
             saves = 0.0
             if bound.reason == "pool":
                 sizes = self.machine.sizes.copy()
                 sizes[index] += int(GIGA)
                 more = pool_bound(self.heat, self.machine._replace(sizes=sizes), whole=False)
-                saves = max(0.0, bound.seconds - more.seconds)
+                saves = max(0.0, now.seconds - more.seconds)
             found.append(Price(resource=tier.name, unit="GB", saves=saves))
         return tuple(found)
 

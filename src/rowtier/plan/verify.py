@@ -15,8 +15,10 @@ from rowtier.cost.views import VIEWS, assumptions, objective
 from rowtier.errors import Mistake
 from rowtier.plan.check import find_mistakes
 from rowtier.plan.plan import Plan
+from rowtier.plan.prove import proved_s
 
 TOLERANCE = 1e-9
+PROOF_TOLERANCE = 1e-6  # sums of a million terms
 
 
 @dataclass(frozen=True)
@@ -28,6 +30,7 @@ class Verdict:
     claimed: float | None
     recomputed: float | None
     bound: float | None
+    proved: float | None  # the bound, recomputed from its prices
     step_s: float
 
     @property
@@ -47,6 +50,7 @@ class Verdict:
         found = [{"key": m.key, "accepted": m.accepted} for m in self.mistakes]
         facts = {"holds": self.holds, "mistakes": found, "view": self.view, "gap": self.gap}
         numbers = {"claimed": self.claimed, "recomputed": self.recomputed, "bound": self.bound}
+        numbers["proved"] = self.proved
         return facts | numbers | {"step_s": self.step_s}
 
 
@@ -65,6 +69,11 @@ def verify(plan: Plan) -> Verdict:
             assumptions(certificate.view),
         )
     mistakes += _claims(plan, recomputed)
+    proved = None if mistakes else proved_s(plan)
+    claimed = 0.0 if certificate is None else certificate.bound
+    if proved is not None and claimed > proved * (1 + PROOF_TOLERANCE):
+        accepted = f"its prices prove no more than {proved!r}; plan again"
+        mistakes.append(Mistake("certificate.bound", claimed, accepted))
     cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
     if plan.constraints is not None and not mistakes:
         broken = plan.constraints.violations(plan.bands, cost)
@@ -75,6 +84,7 @@ def verify(plan: Plan) -> Verdict:
         None if certificate is None else certificate.objective,
         recomputed,
         None if certificate is None else certificate.bound,
+        proved,
         cost.step_s,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -42,7 +43,18 @@ def at_prices(menus: list[Menu], capacity: Floats, prices: Floats) -> Priced:
     return Priced(prices, total - float(prices @ capacity), choices, used)
 
 
-def best_prices(menus: list[Menu], capacity: Floats) -> tuple[Priced, float]:
+class Bound(NamedTuple):
+    """Seconds that nothing beats, and the prices that prove it."""
+
+    seconds: float
+    prices: Floats
+
+    def or_better(self, found: Priced) -> Bound:
+        """The better of two bounds."""
+        return Bound(found.bound, found.prices) if found.bound > self.seconds else self
+
+
+def best_prices(menus: list[Menu], capacity: Floats) -> tuple[Priced, Bound]:
     """Prices at which what is chosen fits, as low as they go, and the best bound met on the way.
 
     Memories are priced one after the other, each by halving: less of it is used as its
@@ -51,7 +63,7 @@ def best_prices(menus: list[Menu], capacity: Floats) -> tuple[Priced, float]:
     worth = _worth_of_a_byte(menus)
     least = worth * _TIE * np.array([2.0**-memory for memory in range(len(capacity))])
     found = at_prices(menus, capacity, least)
-    bound = found.bound
+    bound = Bound(found.bound, found.prices)
     for _ in range(_ROUNDS):
         full = [m for m in range(len(capacity)) if not found.fits(capacity, m)]
         if not full:
@@ -74,15 +86,15 @@ def least_latency_s(profile: Profile, cluster: Cluster, cost: CostOptions) -> fl
 
 
 def _raise_price(
-    menus: list[Menu], capacity: Floats, start: Priced, memory: int, worth: float, bound: float
-) -> tuple[Priced, float]:
+    menus: list[Menu], capacity: Floats, start: Priced, memory: int, worth: float, bound: Bound
+) -> tuple[Priced, Bound]:
     low, high = start.prices[memory], worth
     fits: Priced | None = None
     for _ in range(_HALVINGS + 10):
         prices = start.prices.copy()
         prices[memory] = high if fits is None else (low + high) / 2
         found = at_prices(menus, capacity, prices)
-        bound = max(bound, found.bound)
+        bound = bound.or_better(found)
         if found.fits(capacity, memory):
             high, fits = prices[memory], found
         else:

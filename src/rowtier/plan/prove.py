@@ -1,0 +1,110 @@
+"""Recompute a bound on step time from its prices, by code that shares nothing with the solver.
+
+A certificate of `joint` names a price for a byte of every memory. At any prices every row of
+every table may choose its home alone; what that costs, less what all memory is worth, is below
+the cost of every plan (README.md says why). So a bound is proved by adding up, once, with
+nothing to search: this is that sum, bucket by bucket and home by home.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rowtier.band import Band
+from rowtier.cluster import Cluster
+from rowtier.cost.options import DEFAULTS
+from rowtier.cost.terms import row_terms, sums_bytes
+from rowtier.cost.time import link_s_per_byte
+from rowtier.cost.tree import tree_of
+from rowtier.plan.plan import Plan
+from rowtier.profile.curve import Floats
+from rowtier.profile.profile import Profile, TableStats
+
+MASSES = np.concatenate(([0.0], np.geomspace(1e-6, 1.0, 97)))
+
+
+def proved_s(plan: Plan) -> float | None:
+    """Seconds that no plan beats, by the prices in the certificate; None if it names none."""
+    proof = plan.certificate.proof if plan.certificate is not None else None
+    if proof is None or len(proof.prices) != len(_memories(plan.cluster)):
+        return None
+    prices = np.maximum(np.array(proof.prices), 0.0)
+    worth = float(prices @ np.array(proof.capacity_bytes))
+    tables = (_least_s(stats, plan.profile, plan.cluster, prices) for stats in plan.profile.stats)
+    found = sum(tables) - worth + _waiting_s(plan.profile, plan.cluster)
+    return max(0.0, found)  # no step takes less than nothing
+
+
+def _memories(cluster: Cluster) -> list[tuple[str, tuple[int, ...] | None]]:
+    """Every memory: its tier, and the servers that have it."""
+    found: list[tuple[str, tuple[int, ...] | None]] = [(t.name, None) for t in cluster.device.tiers]
+    for server in cluster.servers:
+        found += [(tier.name, cluster.server_members(server)) for tier in server.tiers]
+    return found
+
+
+def _homes(cluster: Cluster) -> Iterator[tuple[int, Band]]:
+    """Every memory with each way to keep rows in it that are fetched."""
+    for memory, (tier, servers) in enumerate(_memories(cluster)):
+        scopes = cluster.scopes if servers is None else (cluster.top,)
+        for scope in scopes:
+            base = Band(start=0, stop=1, scope=scope, tier=tier, coalesced=True)
+            if servers is not None:
+                base = base.model_copy(update={"members": servers})
+            for staged in (False, True):
+                for sync in ("dense", "sparse"):
+                    yield memory, base.model_copy(update={"staged": staged, "sync": sync})
+
+
+def _owners(cluster: Cluster) -> Iterator[tuple[int, Band]]:
+    """Every memory with one owner in it that sends partial sums."""
+    for memory, (tier, servers) in enumerate(_memories(cluster)):
+        one = (0,) if servers is None else servers[:1]
+        band = Band(start=0, stop=1, scope=cluster.top, tier=tier, members=one, exchange="sums")
+        yield memory, band
+
+
+def _least_s(stats: TableStats, profile: Profile, cluster: Cluster, prices: Floats) -> float:
+    """The least that a table costs if each row pays for its time and for its memory."""
+    curve, rows = stats.curve, stats.table.num_embeddings
+    p = np.append(curve.probabilities, 0.0)
+    widths = np.append(curve.widths, rows - curve.ranks).astype(np.float64)
+    lookups = profile.lookups_per_step(stats)
+
+    def paid(memory: int, band: Band) -> Floats:
+        terms = row_terms(band, stats.table, p, lookups, cluster)
+        kept = terms.stored_bytes / terms.group_devices
+        return np.asarray(terms.step_s(DEFAULTS.overlap) + prices[memory] * kept)
+
+    fetched = np.min([paid(*home) for home in _homes(cluster)], axis=0)
+    least = float(fetched @ widths)
+    if stats.table.pooling == "none" or cluster.num_devices == 1 or not stats.lookups:
+        return least
+    owned = np.min([paid(*home) for home in _owners(cluster)], axis=0)
+    sums_s = _sums_s(stats, profile, cluster)
+    slopes = np.diff(sums_s) / np.diff(MASSES)
+    for start, at, slope in zip(MASSES, sums_s, slopes, strict=False):
+        rest = float(np.minimum(fetched, owned + slope * p) @ widths)
+        least = min(least, float(at - slope * start) + rest)
+    return least
+
+
+def _sums_s(stats: TableStats, profile: Profile, cluster: Cluster) -> Floats:
+    """Link seconds of a device, on average, for sums of one owner, by the mass it serves."""
+    alone = Band(
+        start=0, stop=1, scope="device", tier=cluster.device.tiers[0].name, exchange="sums"
+    )
+    tree = tree_of(cluster)
+    whole = alone.model_copy(update={"scope": cluster.top})
+    # Spread over all n devices each has mass/n; one owner with all of it sends a n-th of that.
+    moved = sums_bytes(whole, profile, stats, MASSES * tree.devices, cluster) / tree.devices
+    return np.asarray(2 * link_s_per_byte(tree) @ moved)
+
+
+def _waiting_s(profile: Profile, cluster: Cluster) -> float:
+    """Latencies that no plan avoids: two rounds through every level."""
+    if cluster.servers or not any(stats.lookups for stats in profile.stats):
+        return 0.0
+    return sum(2 * level.latency_s for level in cluster.levels if level.size > 1)
