@@ -42,6 +42,7 @@ SLACKS = (1.0, 0.95)  # of memory that prices may fill: owners never fill it eve
 PIECES = (4.0, 1.0)  # per device: more of them are easier to balance, but repeat ids or sums
 MANY = 10_000  # tables × devices; above, only the first of `PIECES` is tried
 STARTS = 2  # of the search through small problems
+LEAST_WORTH = 1e-6  # of a step, that memory must be worth to be scarce
 SLOWEST = 4.0**8  # how many times slower than it is a link with a limit may look
 
 
@@ -91,6 +92,12 @@ class Solved:
     priced: Priced
     bound: Bound
     capacity: Floats
+
+    @property
+    def worth(self) -> Floats:
+        """What each memory is worth as a whole, in seconds; 0 if more of it would save nothing."""
+        worth = self.bound.prices * self.capacity
+        return np.where(worth > LEAST_WORTH * max(self.bound.seconds, 0.0), worth, 0.0)
 
     @property
     def proof(self) -> Proof:
@@ -250,20 +257,22 @@ def _other_methods(profile: Profile, cluster: Cluster, options: PlanOptions) -> 
 def _binding(solved: Solved, options: PlanOptions, cluster: Cluster) -> str:
     """What stops the plan from being better, in words."""
     names = [name for name, _ in memories(cluster, options.reserved)]
-    prices, capacity = solved.priced.prices, solved.capacity
-    dearest = int(np.argmax(prices * capacity))
-    if solved.priced.used_bytes[dearest] > 0.99 * capacity[dearest]:
-        saved_s = prices[dearest] * 2**30
-        return f"capacity of {names[dearest]}: one more GiB per device saves {saved_s:.3g} s a step"
+    dearest = int(np.argmax(solved.worth))
+    if solved.worth[dearest] > 0:
+        units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "byte": 1}
+        unit = next(u for u, size in units.items() if size <= max(solved.capacity[dearest], 1))
+        saved_s = solved.bound.prices[dearest] * units[unit]
+        return (
+            f"capacity of {names[dearest]}: one more {unit} per device saves {saved_s:.3g} s a step"
+        )
     return "bandwidths and latencies: more memory would save nothing"
 
 
 def _prices(solved: Solved, cost: StepCost) -> Iterator[Price]:
     """What one more GB of each memory, or GB/s of each link, saves."""
     names = [name for name, _ in memories(cost.cluster)]
-    full = solved.priced.used_bytes > 0.99 * solved.capacity
-    for name, price, is_full in zip(names, solved.priced.prices, full, strict=True):
-        yield Price(resource=name, unit="GB", saves=float(price) * GIGA if is_full else 0.0)
+    for name, price, worth in zip(names, solved.bound.prices, solved.worth, strict=True):
+        yield Price(resource=name, unit="GB", saves=float(price) * GIGA if worth else 0.0)
     for index, level in enumerate(cost.cluster.levels):
         bandwidth = level.bandwidth_bytes_per_s
         waits = cost.time.exchange_latency_s[index], cost.time.sync_latency_s[index]
