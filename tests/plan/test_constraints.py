@@ -222,7 +222,7 @@ def test_constraints_travel_with_the_plan_and_verify_holds_it_to_them(tmp_path: 
     pins = ["--constraints", f"{tmp_path}/pins.yaml"]
     code, out, error = run("plan", *files, *pins, "-o", f"{tmp_path}/plan")
     assert code == 0, error
-    assert "one more would save" in out
+    assert "what more would save" in out
     assert run("verify", f"{tmp_path}/plan")[0] == 0
     loaded = Plan.load(tmp_path / "plan")
     assert loaded.constraints is not None

@@ -11,7 +11,7 @@ from rowtier.cli import show
 from rowtier.units import parse_share
 
 if TYPE_CHECKING:
-    from rowtier.plan.plan import Certificate, Price
+    from rowtier.plan.plan import Certificate
 
 METHODS_HELP = (
     "How to place the rows: joint, recshard, recshard-milp, flexshard, sca, row-wise, "
@@ -115,15 +115,15 @@ def command(
 
 def _certificate(certificate: Certificate) -> None:
     from rowtier.cost.views import VIEWS
+    from rowtier.evaluate import phrases
 
     show.line(
         f"{VIEWS[certificate.view].says}: {show.amount(certificate)}, at most "
         f"{certificate.gap:.2%} above the best possible; what binds is {certificate.binding}"
     )
-    worth = [price for price in certificate.prices if price.saves]
+    worth = [said for said in phrases.prices(certificate) if not said.endswith("nothing")]
     if worth:
-        said = [_price(price, VIEWS[certificate.view].unit) for price in worth]
-        show.line(f"one more would save, per step: {'; '.join(said)}")
+        show.line(f"what more would save: {'; '.join(worth)}")
     doubt = certificate.from_statistics
     if doubt is not None:
         share = doubt / (doubt + certificate.gap) if doubt + certificate.gap else 0.0
@@ -137,12 +137,3 @@ def _certificate(certificate: Certificate) -> None:
             f"caution at {caution.confidence:.0%} costs {caution.price:.2%} if all goes as "
             f"expected, and saves {caution.gain:.2%} if hot rows are as cold as feared"
         )
-
-
-def _price(price: Price, unit: str) -> str:
-    from rowtier.units import show_bytes
-
-    saved = f"{1e3 * price.saves:.3g} ms" if unit == "s" else show_bytes(price.saves)
-    if price.unit == "GB":
-        return f"GB of {price.resource} on every device at most {saved}"
-    return f"GB/s of each {price.resource} link at least {saved}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rowtier.cost.views import VIEWS
-from rowtier.plan.plan import Certificate
+from rowtier.plan.plan import Certificate, Price
 from rowtier.units import show_bytes
 
 
@@ -33,10 +33,17 @@ def prices(certificate: Certificate | None) -> list[str]:
         return []
     said = []
     for price in certificate.prices:
-        memory, saves = price.unit == "GB", amount(certificate, price.saves)
+        memory = price.unit == "GB"
         what = f"{price.resource} everywhere" if memory else f"on every {price.resource} link"
-        saved = (
-            f"{'at most' if memory else 'at least'} {saves} a step" if price.saves else "nothing"
-        )
-        said.append(f"1 {price.unit} more {what}: {saved}")
+        unit, saves = _unit(price, certificate.objective) if memory else (price.unit, price.saves)
+        saved = f"{'at most' if memory else 'at least'} {amount(certificate, saves)} a step"
+        said.append(f"1 {unit} more {what}: {saved if saves else 'nothing'}")
     return said
+
+
+def _unit(price: Price, most: float) -> tuple[str, float]:
+    """A unit of memory that is not worth more than all there is to save."""
+    for unit, share in (("GB", 1.0), ("MB", 1e-3)):
+        if price.saves * share <= most:
+            return unit, price.saves * share
+    return "kB", price.saves * 1e-6
