@@ -11,9 +11,10 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.solve.menu import Menu
-from rowtier.plan.solve.owners import Course, Owners, cut_tables
+from rowtier.plan.solve.owners import Owners
 from rowtier.plan.solve.prices import Priced
 from rowtier.plan.solve.refill import refill, tidied
+from rowtier.plan.solve.shares import Course, cut_tables
 from rowtier.profile.curve import Ints
 from rowtier.profile.profile import Profile
 
