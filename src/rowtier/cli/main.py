@@ -14,6 +14,7 @@ import typer
 
 from rowtier import __version__
 from rowtier.cli import (
+    calibrate,
     compare,
     diff,
     explain,
@@ -42,6 +43,7 @@ app = typer.Typer(
 )
 app.command("synth", rich_help_panel="1 Data")(synth.command)
 app.add_typer(profile.app, name="profile", rich_help_panel="1 Data")
+app.command("calibrate", rich_help_panel="1 Data")(calibrate.command)
 app.command("plan", rich_help_panel="2 Placement")(plan.command)
 app.command("verify", rich_help_panel="2 Placement")(verify.command)
 app.command("predict", rich_help_panel="3 Answers")(predict.command)

@@ -1,0 +1,91 @@
+"""From times to figures: latency and bandwidth of a link, granularity and bandwidth of a tier.
+
+Times on a shared machine have outliers, so both fits weigh absolute, not squared, errors,
+and relative ones, so that a message of 1 KiB says as much as one of 16 MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from math import ceil, log
+
+
+@dataclass(frozen=True)
+class Line:
+    """What a message costs: time = latency + bytes / bandwidth."""
+
+    latency_s: float
+    bandwidth_bytes_per_s: float
+
+    def time_s(self, sent_bytes: float) -> float:
+        """The time of a message of this size."""
+        return self.latency_s + sent_bytes / self.bandwidth_bytes_per_s
+
+
+@dataclass(frozen=True)
+class Grain:
+    """What an access costs: its bytes, rounded up to the granularity, over the bandwidth."""
+
+    granularity_bytes: int
+    bandwidth_bytes_per_s: float
+
+    def time_s(self, row_bytes: float) -> float:
+        """The time of one row of this size."""
+        return _moved(row_bytes, self.granularity_bytes) / self.bandwidth_bytes_per_s
+
+
+def fit_line(sent_bytes: Sequence[float], times_s: Sequence[float]) -> Line:
+    """The line with the least sum of relative errors, with no negative latency.
+
+    Such a line runs through two of the points, or through one and the origin: few enough
+    to try them all, which is exact and needs no start value.
+    """
+    points = list(zip(sent_bytes, times_s, strict=True))
+    assert points, "a line needs a point"
+    assert all(b > 0 and t > 0 for b, t in points), "sizes and times are positive"
+
+    def error(line: Line) -> float:
+        return sum(abs(line.time_s(b) / t - 1) for b, t in points)
+
+    return min(_lines(points), key=error)
+
+
+def _lines(points: list[tuple[float, float]]) -> Iterator[Line]:
+    for (bytes_1, time_1), (bytes_2, time_2) in combinations(points, 2):
+        if (bytes_2 - bytes_1) * (time_2 - time_1) > 0:
+            bandwidth = (bytes_2 - bytes_1) / (time_2 - time_1)
+            latency_s = time_1 - bytes_1 / bandwidth
+            if latency_s >= 0:
+                yield Line(latency_s, bandwidth)
+    for sent_bytes, time_s in points:
+        yield Line(0.0, sent_bytes / time_s)
+
+
+def fit_grain(
+    row_bytes: Sequence[int],
+    times_s: Sequence[float],
+    typical_row_bytes: int,
+    granularities: Sequence[int],
+) -> Grain:
+    """The granularity that explains best how time grows with rows; exact for typical rows.
+
+    Granularities below the smallest row cannot be told apart: the largest of equals is taken.
+    """
+    points = list(zip(row_bytes, times_s, strict=True))
+    typical_s = dict(points)[typical_row_bytes]
+
+    def grain(granularity: int) -> Grain:
+        return Grain(granularity, _moved(typical_row_bytes, granularity) / typical_s)
+
+    def error(candidate: Grain) -> float:
+        return sum(abs(log(candidate.time_s(b) / t)) for b, t in points)
+
+    # Rounded, so that what is equal but for the last digit counts as equal.
+    largest_first = sorted(granularities, reverse=True)
+    return min(map(grain, largest_first), key=lambda candidate: round(error(candidate), 9))
+
+
+def _moved(row_bytes: float, granularity_bytes: int) -> int:
+    return ceil(row_bytes / granularity_bytes) * granularity_bytes

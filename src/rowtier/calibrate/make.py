@@ -1,0 +1,168 @@
+"""The main path: time memory, disk and links, agree with the other ranks, make a cluster."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rowtier.calibrate import disk, links, memory
+from rowtier.calibrate.job import Job, joined, together
+from rowtier.calibrate.links import LinkTimes
+from rowtier.calibrate.tiers import ROW_BYTES, Tick, TierTimes, slowest
+from rowtier.cluster import Cluster, Device, Tier
+from rowtier.errors import UserError
+from rowtier.files import FORMAT_VERSION, write_atomic, writing
+
+MARK = "# Measured by rowtier calibrate"
+
+
+@dataclass(frozen=True)
+class CalibrateOptions:
+    """What to measure; `row_bytes` is the size of row that the tiers' bandwidth is given for."""
+
+    name: str = "local"
+    disk: Path | None = None
+    memory_bytes: int | None = None
+    row_bytes: int = 256
+
+    def check(self) -> None:
+        """Refuse what cannot be measured."""
+        if self.row_bytes not in ROW_BYTES:
+            sizes = ", ".join(map(str, ROW_BYTES))
+            raise UserError(f"rows of {self.row_bytes} bytes are not timed; accepted are {sizes}")
+        tier = Tier(name="ram", capacity_bytes=1, bandwidth_bytes_per_s=1)
+        Cluster(name=self.name, device=Device(tiers=(tier,)))  # refuses a bad name now
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What was measured, the same on all ranks, and the cluster that follows from it."""
+
+    name: str
+    row_bytes: int
+    tiers: tuple[TierTimes, ...]
+    links: tuple[LinkTimes, ...]
+
+    @property
+    def cluster(self) -> Cluster:
+        """The cluster for planning."""
+        tiers = tuple(times.tier(self.row_bytes) for times in self.tiers)
+        levels = tuple(times.level() for times in self.links)
+        return Cluster(name=self.name, levels=levels, device=Device(tiers=tiers))
+
+    @property
+    def sync_efficiency(self) -> float:
+        """What all-reduce reaches of the file's bandwidth at the worst level, at most 1."""
+        return min([1.0, *(times.sync_share for times in self.links)])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON: the cluster, every time behind it, and the efficiencies."""
+        return {
+            "cluster": self.cluster.to_data(),
+            "row_bytes": self.row_bytes,
+            "tiers": [times.to_dict() for times in self.tiers],
+            "links": [times.to_dict() for times in self.links],
+            # As `CostOptions` names them: shares of the bandwidth that the file gives.
+            "efficiency": {
+                "exchange_efficiency": 1.0,
+                "sync_efficiency": self.sync_efficiency,
+            },
+        }
+
+    def to_yaml(self) -> str:
+        """The cluster file, with what a cluster has no keys for in comments at its top."""
+        data = {"format_version": FORMAT_VERSION, **self.cluster.to_data()}
+        body = yaml.safe_dump(data, sort_keys=False, allow_unicode=True, width=100)
+        return "\n".join([*self._comments(), body])
+
+    def _comments(self) -> list[str]:
+        lines = [f"{MARK}: rows of {self.row_bytes} bytes, read and written in random order."]
+        for times in self.links:
+            lines.append(
+                f"# {times.name}: the bandwidth is that of all-to-all, "
+                f"{times.exchange_share:.2f} of neighbour to neighbour;\n"
+                f"# all-reduce reaches {times.sync_share:.2f} of it."
+            )
+        if self.links:
+            lines.append(f"# exchange_efficiency: 1.0, sync_efficiency: {self.sync_efficiency:.2f}")
+        return lines
+
+
+def calibrate(
+    options: CalibrateOptions,
+    output: Path | None = None,
+    job: Job | None = None,
+    progress: Callable[[float], None] = lambda _share: None,
+) -> Calibration:
+    """Measure this process, or the job it belongs to; rank 0 writes the file if one is wanted."""
+    options.check()
+    job = Job.from_environment() if job is None else job
+    with joined(job):
+        together(job, lambda: _prepare(job, output))
+        tick = _ticks(_steps(job, options), progress)
+        tiers = _time_tiers(job, options, tick)
+        found = Calibration(options.name, options.row_bytes, tiers, links.time_links(job, tick))
+        together(job, lambda: _write(job, found, output))
+    return found
+
+
+def _prepare(job: Job, output: Path | None) -> bool:
+    memory.compile_kernels()
+    if output is not None and job.rank == 0:
+        check_output(output)
+    return True
+
+
+def _time_tiers(job: Job, options: CalibrateOptions, tick: Tick) -> tuple[TierTimes, ...]:
+    """Every rank times at once, since that is how training uses memory."""
+    local, folder = job.local_world, options.disk
+    tiers = [together(job, lambda: memory.time_memory(local, options.memory_bytes, tick))]
+    if folder is not None:
+        tiers.append(together(job, lambda: disk.time_disk(folder, local, tick)))
+    return tuple(map(slowest, tiers))
+
+
+def _write(job: Job, found: Calibration, output: Path | None) -> bool:
+    if output is not None and job.rank == 0:
+        write_atomic(output, found.to_yaml())
+    return True
+
+
+def check_output(output: Path) -> None:
+    """Refuse, before a minute of work, a place that cannot be written or is not ours to replace."""
+    if output.is_dir():
+        raise UserError(f"{output}: is a folder where a file is to be written; give a file")
+    with writing(output):
+        if output.exists() and not _is_ours(output):
+            raise UserError(
+                f"{output}: was not written by rowtier calibrate, so it is left alone; "
+                "give another file, or remove this one"
+            )
+        output.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=output.parent).close()
+
+
+def _is_ours(output: Path) -> bool:
+    with output.open("rb") as file:
+        return file.read(len(MARK)) == MARK.encode()
+
+
+def _steps(job: Job, options: CalibrateOptions) -> int:
+    tiers = memory.STEPS + (disk.STEPS if options.disk is not None else 0)
+    return tiers + links.steps(job)
+
+
+def _ticks(steps: int, progress: Callable[[float], None]) -> Tick:
+    done = 0
+
+    def tick() -> None:
+        nonlocal done
+        done += 1
+        progress(done / steps)
+
+    return tick
