@@ -88,6 +88,14 @@ def show_bytes(value: float) -> str:
     return f"{value:.0f} B"
 
 
+def ask_bytes(value: float) -> str:
+    """A size for people to type, never less than it is: 1548KiB, 24GiB."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if value >= 100 * size:
+            return f"{-int(-value // size)}{unit}"
+    return f"{-int(-value // 1)}B"
+
+
 def show_count(value: float) -> str:
     """Round a count for people: "1.33 G", "80.0 M", "412"."""
     for prefix in ("T", "G", "M", "k"):

@@ -184,7 +184,7 @@ def test_memory_over_its_capacity_is_a_problem() -> None:
     first = find_alerts(facts)[0]
     assert first.level == "problem"
     assert "hbm of device 0 is over its capacity" in first.text
-    assert "--reserve 51%" in first.text
+    assert "--fit all" in first.text
 
 
 def test_statistics_too_thin_to_rank_rows_are_a_warning() -> None:

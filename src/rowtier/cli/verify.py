@@ -35,4 +35,6 @@ def command(
         )
     if verdict.proved is not None:
         show.line("the bound was recomputed from its prices, without the solver")
+    elif verdict.bound:
+        show.line("the bound was not recomputed: the certificate names no prices that prove it")
     show.line(f"expected step time: {1e3 * verdict.step_s:.4g} ms")

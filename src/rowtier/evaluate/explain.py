@@ -113,8 +113,6 @@ class Explanation:
         view = VIEWS[self.plan.certificate.view]
         if view.name != "step":
             said.append(f"that is of what {self.plan.method} minimises, {view.says}")
-        if not any(_is_full(entry) for entry in self.memory):
-            said.append("no memory is full, so more of it changes nothing")
         return said
 
     @property

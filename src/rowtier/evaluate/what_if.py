@@ -19,7 +19,6 @@ from rowtier.evaluate.phrases import ms
 from rowtier.evaluate.shares import step_shares
 from rowtier.evaluate.words import cuts, placement
 from rowtier.files import try_parse
-from rowtier.plan.constraints import Constraints
 from rowtier.plan.make import METHODS, make_plan
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Plan
@@ -166,20 +165,13 @@ def what_if(plan: Plan, changes: str | Iterable[str], options: PlanOptions | Non
     profile = replace(plan.profile, batch_size=batch_size)
     replanned, why_not = None, ""
     try:
-        made = make_plan(profile, cluster, plan.method, options or _options(plan))
+        made = make_plan(profile, cluster, plan.method, options or PlanOptions.of(plan))
         replanned = replace(made, order=plan.order)
     except InfeasibleError as error:
         why_not = str(error)
     moved = replace(plan, cluster=cluster, profile=profile)
     stays_s = _cost(moved).step_s if _still_fits(plan, moved) else None
     return WhatIf(asked, plan, replanned, why_not, stays_s, _promised(plan, moved, stays_s))
-
-
-def _options(plan: Plan) -> PlanOptions:
-    """What can be told of the options that a plan was made with."""
-    owners = [{b.members for b in bands} for _, bands in plan]
-    split = plan.method == "recshard" and any(len(members) > 1 for members in owners)
-    return PlanOptions(constraints=plan.constraints or Constraints(), split=split)
 
 
 def _still_fits(plan: Plan, moved: Plan) -> bool:

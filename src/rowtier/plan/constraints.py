@@ -94,6 +94,11 @@ class Constraints(Noun):
         names = [*self.tables, *(name for names in self.keep_together for name in names)]
         return any(self.one_owner(name) for name in names)
 
+    @property
+    def decides(self) -> bool:
+        """Whether they take choices away, and not only memory."""
+        return bool(self.tables or self.keep_together or self.links)
+
     def reserved(self, share: float) -> Reserve:
         """All memory that rows may not use."""
         return Reserve(share, tuple((r.tier, r.device, r.amount_bytes) for r in self.reserve))
@@ -112,6 +117,7 @@ class Constraints(Noun):
         yield from self._group_mistakes(names)
         for index, entry in enumerate(self.reserve):
             yield from _accepted(f"reserve[{index}].tier", entry.tier, tiers)
+            yield from _is_there(f"reserve[{index}].amount", entry, cluster)
             yield from _is_device(f"reserve[{index}].device", entry.device, cluster)
         for level in self.links:
             accepted = [known.name for known in cluster.levels]
@@ -178,6 +184,13 @@ class Constraints(Noun):
 def _accepted(key: str, value: str | None, accepted: list[str]) -> Iterator[Mistake]:
     if value is not None and value not in accepted:
         yield Mistake(key, value, f"accepted: {', '.join(accepted)}")
+
+
+def _is_there(key: str, entry: ReservedBytes, cluster: Cluster) -> Iterator[Mistake]:
+    for tier in cluster.device.tiers:
+        if tier.name == entry.tier and entry.amount_bytes > tier.capacity_bytes:
+            there = show_bytes(tier.capacity_bytes)
+            yield Mistake(key, show_bytes(entry.amount_bytes), f"{tier.name} has {there}")
 
 
 def _is_device(key: str, value: int | None, cluster: Cluster) -> Iterator[Mistake]:

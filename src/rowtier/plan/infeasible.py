@@ -14,7 +14,7 @@ from rowtier.errors import InfeasibleError
 from rowtier.plan.constraints import Constraints
 from rowtier.plan.options import PlanOptions
 from rowtier.profile.profile import Profile
-from rowtier.units import show_bytes
+from rowtier.units import ask_bytes, show_bytes
 
 
 def why_infeasible(
@@ -143,7 +143,7 @@ class _Case:
             yield (
                 f"links.{name} allows {show_bytes(most)} a step, and the least that was found is "
                 f"{show_bytes(most * factor)}: {show_bytes(most * (factor - 1))} is missing; raise "
-                f"the limit to that, lower batch_size, or give more memory for copies"
+                f"the limit to {ask_bytes(most * factor)}, or profile with a smaller batch_size"
             )
 
     def _short(
@@ -157,8 +157,8 @@ class _Case:
     ) -> str:
         devices = 1 if tier is None else self.cluster.num_devices
         each = -(-missing // devices)
-        more = f"add {show_bytes(each)} to {tier or 'it'}"
-        more += " of every device" if tier is not None else ""
+        tier_name = tier or self.tiers[-1].name
+        more = f"add {ask_bytes(self._before_reserve(each))} to {tier_name} of every device"
         return (
             f"{_names(list(tables))} must be in {where}, need {show_bytes(sum(tables.values()))} "
             f"and it has {show_bytes(room)}{self._less}: {show_bytes(missing)} is missing; {more}"
@@ -167,13 +167,18 @@ class _Case:
 
     def _more(self, missing: int) -> str:
         devices = self.cluster.num_devices
-        each = -(-missing // devices)
-        last = self.tiers[-1].name
-        one = max(1, self._total() // devices)
-        return (
-            f"add {show_bytes(each)} of {last} (or a slower tier of that size) to every device, "
-            f"or {-(-missing // one)} more devices"
-        )
+        each = self._before_reserve(-(-missing // devices))
+        said = f"add {ask_bytes(each)} to {self.tiers[-1].name} of every device (or a slower tier "
+        said += "of that size)"
+        one = self._total() // devices
+        if one and not any(self._copies(name) > 1 for name in self.sizes):
+            count = -(-missing // one)
+            said += f", or {count} device{'s' if count > 1 else ''} more"
+        return said
+
+    def _before_reserve(self, wanted: int) -> int:
+        """Bytes to add so that so many are left once a share of them is reserved."""
+        return -int(-wanted // max(1e-3, 1 - self.options.reserve))
 
     def _or_unreserve(self, missing: int) -> str:
         left_out = sum(

@@ -25,7 +25,6 @@ from rowtier.cluster import Cluster
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.errors import InfeasibleError, InvalidError
-from rowtier.plan.constraints import Constraints
 from rowtier.plan.infeasible import why_infeasible
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
@@ -55,10 +54,8 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     solved, made = problem.solve()
     found = problem.priced_candidates([*made, *_other_methods(profile, cluster, options)])
     if not found:
-        somewhere = packed(profile, cluster, options)
-        found = problem.priced_candidates(
-            [] if somewhere is None else [problem.refilled(somewhere)]
-        )
+        anywhere = [packed(profile, cluster, options, sync) for sync in ("dense", "sparse")]
+        found = problem.priced_candidates(problem.refilled(b) for b in anywhere if b is not None)
     found += problem.searched(found)
     best = min(found, key=lambda one: one.cost.step_s, default=None)
     bound = solved.bound.seconds
@@ -72,7 +69,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         bound=max(0.0, min(bound, step_s)),
         binding=_binding(solved, options, cluster),
         prices=tuple(_prices(solved, best.cost)),
-        proof=solved.proof if options.constraints == Constraints() else None,
+        proof=None if options.constraints.decides else solved.proof,
     )
     return Plan.build("joint", profile, cluster, best.bands, certificate)
 

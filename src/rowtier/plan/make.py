@@ -65,6 +65,8 @@ def make_plan(
         plan = replace(plan, certificate=_with_doubts(plan, profile, method, options))
     if options.constraints != Constraints():
         plan = replace(plan, constraints=options.constraints)
+    if options.unusual:
+        plan = replace(plan, origin={**plan.origin, "options": options.unusual})
     broken = [str(mistake) for mistake in find_mistakes(plan)]
     assert not broken, f"{method} made a broken plan: {broken[:3]}"
     return plan

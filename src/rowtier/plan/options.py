@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from rowtier.cost.memory import Reserve
 from rowtier.files import Noun
 from rowtier.plan.constraints import Constraints, ReservedBytes
+
+if TYPE_CHECKING:
+    from rowtier.plan.plan import Plan
 
 
 class PlanOptions(Noun):
@@ -29,6 +32,17 @@ class PlanOptions(Noun):
         reserve = (*self.constraints.reserve, *more)
         constraints = self.constraints.model_copy(update={"reserve": reserve})
         return self.model_copy(update={"constraints": constraints})
+
+    @property
+    def unusual(self) -> dict[str, Any]:
+        """The wishes that are not as they are by default, constraints left aside."""
+        return self.model_dump(exclude_defaults=True, exclude={"constraints"})
+
+    @classmethod
+    def of(cls, plan: Plan) -> PlanOptions:
+        """The wishes that a plan was made with."""
+        said = plan.origin.get("options", {})
+        return cls(**said, constraints=plan.constraints or Constraints())
 
     @property
     def reserved(self) -> Reserve:

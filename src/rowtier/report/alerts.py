@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import ceil
 from typing import Literal
 
 import numpy as np
@@ -59,7 +58,7 @@ def _memory(facts: Facts) -> Iterator[Alert]:
         share, full = max(filled), sum(part > FULL for part in filled)
         fullest = found[filled.index(share)][0]
         if share > 1:
-            yield Alert("problem", _over(fullest, share, found))
+            yield Alert("problem", _over(fullest, share))
         elif full:
             last = tier == facts.plan.cluster.device.tiers[-1].name
             where = f"{tier} is {share:.1%} full on {fullest.place}"
@@ -67,13 +66,12 @@ def _memory(facts: Facts) -> Iterator[Alert]:
             yield Alert("warning" if last else "note", f"{where}: {_FULL_SAYS[last]}")
 
 
-def _over(pool: Pool, share: float, found: list[tuple[Pool, dict[str, int]]]) -> str:
+def _over(pool: Pool, share: float) -> str:
     """Room must be left for what planners do not place: buffers and remap tables."""
-    beside = max((h["remap"] + h["buffers"]) / p.capacity_bytes for p, h in found)
     return (
         f"{pool.tier} of {pool.place} is over its capacity of {show_bytes(pool.capacity_bytes)} by "
         f"{show_bytes((share - 1) * pool.capacity_bytes)} once exchange buffers and remap tables "
-        f"are counted: plan again with --reserve {min(99, ceil(100 * beside) + 1)}%"
+        f"are counted: plan again with --fit all"
     )
 
 

@@ -12,7 +12,7 @@ from rowtier import __version__
 from rowtier.cluster import PRESETS, Cluster
 from rowtier.cost.views import VIEWS
 from rowtier.evaluate.phrases import amount, ms
-from rowtier.plan.plan import Certificate
+from rowtier.plan.plan import Certificate, Plan
 from rowtier.report.facts import Facts
 from rowtier.report.sheet import Cell, Sheet
 from rowtier.units import show_bytes, show_count, spell_bandwidth, spell_seconds
@@ -197,13 +197,26 @@ def _level_line(cluster: Cluster) -> Iterator[tuple[str, str]]:
         below = level.name
 
 
+def _asked(plan: Plan) -> str:
+    """The options that the plan was made with, as they are typed."""
+    said = "" if plan.constraints is None else " --constraints constraints.yaml"
+    for name, value in plan.origin.get("options", {}).items():
+        if isinstance(value, bool):
+            said += f" --{name}"
+        elif name in ("reserve", "confidence"):
+            said += f" --{name} {100 * value:g}%"
+        elif name == "fit":
+            said += f" --fit {value}"
+    return said
+
+
 def _commands(facts: Facts, folder: str) -> Iterator[str]:
     cluster = facts.plan.cluster
     preset = cluster.name in PRESETS and Cluster.preset(cluster.name) == cluster
     plan = shlex.quote(folder)
     yield (
         f"rowtier plan --profile profile/ --cluster {cluster.name if preset else 'cluster.yaml'} "
-        f"--method {facts.plan.method} -o {plan}"
+        f"--method {facts.plan.method}{_asked(facts.plan)} -o {plan}"
     )
     yield f"rowtier verify {plan}"
     yield f"rowtier report {plan} -o report.html"

@@ -1,8 +1,8 @@
 """Somewhere to lie for every row, if there is room at all: the last resort.
 
-Pinned tables first, then the hottest per byte. Rows go to all devices alike while that
-fits, then to those that have room left, one by one, from the fastest memory outwards. It finds
-a place whenever the bytes are there, and asks nothing about speed.
+Pinned tables first, then the coldest. Rows go to all devices alike while that fits, then to
+those that have room left, one by one, from the slowest memory inwards and the coldest rows
+first, so that fast memory is left to what is hot. It finds a place whenever the bytes are there.
 """
 
 from __future__ import annotations
@@ -16,9 +16,17 @@ from rowtier.plan.options import PlanOptions
 from rowtier.profile.profile import Profile, TableStats
 
 
-def packed(profile: Profile, cluster: Cluster, options: PlanOptions) -> Bands | None:
-    """A placement that fits and keeps to the pins, or None."""
-    return _Packer(profile, cluster, options).pack()
+def packed(
+    profile: Profile, cluster: Cluster, options: PlanOptions, sync: str = "dense"
+) -> Bands | None:
+    """A placement that fits and keeps to the pins, or None; copies are kept equal by `sync`."""
+    found = _Packer(profile, cluster, options).pack()
+    if found is None:
+        return None
+    changed = {"sync": sync}
+    return {
+        name: tuple(b.model_copy(update=changed) for b in bands) for name, bands in found.items()
+    }
 
 
 class _Packer:
@@ -34,7 +42,7 @@ class _Packer:
         free = [s for s in self.profile.stats if not self.wanted.one_owner(s.table.name)]
         pinned = [s for s in free if s.table.name in self.wanted.tables]
         rest = [s for s in free if s.table.name not in self.wanted.tables]
-        for stats in [*pinned, *sorted(rest, key=self._heat, reverse=True)]:
+        for stats in [*pinned, *sorted(rest, key=self._heat)]:
             if not self._fill(stats, self._places(stats)):
                 return None
         return {name: tuple(mine) for name, mine in self.bands.items()}
@@ -73,7 +81,7 @@ class _Packer:
 
     def _tiers(self, stats: TableStats) -> list[str]:
         pin = self.wanted.pin(stats.table.name).tier
-        return [t.name for t in self.cluster.device.tiers] if pin is None else [pin]
+        return [t.name for t in self.cluster.device.tiers[::-1]] if pin is None else [pin]
 
     def _on(self, members: tuple[int, ...], stats: TableStats) -> Iterator[Band]:
         for tier in self._tiers(stats):
@@ -97,19 +105,19 @@ class _Packer:
 
     def _fill(self, stats: TableStats, places: Iterator[Band]) -> bool:
         """Cut the table over places, as much into each as there is room for."""
-        table, start = stats.table, 0
+        table, left = stats.table, stats.table.num_embeddings
         for place in places:
-            rows = min(table.num_embeddings - start, self._rows_that_fit(stats, place))
+            rows = min(left, self._rows_that_fit(stats, place))
             while rows > 0:
-                band = place.model_copy(update={"start": start, "stop": start + rows})
+                band = place.model_copy(update={"start": left - rows, "stop": left})
                 needed = band_bytes(table, band, self.cluster)
                 if self.room.fits(needed, band.tier):
                     self.room.take(needed, band.tier)
-                    self.bands[table.name].append(band)
-                    start += rows
+                    self.bands[table.name].insert(0, band)
+                    left -= rows
                     break
                 rows = rows * 15 // 16
-            if start == table.num_embeddings:
+            if not left:
                 return True
         return False
 
