@@ -111,6 +111,10 @@ def _table(found: Explanation, story: TableStory, full: bool) -> None:
         f"a device and step, {show_bytes(weight.kept_bytes)} with all copies, "
         f"{count} kind{'s' if count > 1 else ''} of home"
     )
+    wanted = found.plan.constraints
+    decided = [] if wanted is None else wanted.said_of(story.name)
+    if decided:
+        show.line(f"decided by hand: {'; '.join(decided)} (homes below may break that)")
     shown = story.parts if full else story.parts[:MAX_PARTS]
     for index, part in enumerate(shown):
         if index:

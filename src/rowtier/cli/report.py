@@ -25,7 +25,7 @@ def command(
 ) -> None:
     """Write a page about a plan: verdict, alerts, memory, load, curves, links, tables, baselines.
 
-    The page needs no network. Charts need an extra: pip install "rowtier[report]".
+    The page needs no network. Charts need the extra "report".
     """
     from rowtier.errors import UserError
     from rowtier.report.html import make_report

@@ -88,6 +88,29 @@ class Constraints(Noun):
         pins = (self.pin(name).device for name in names)
         return next((device for device in pins if device is not None), None)
 
+    def said_of(self, table: str) -> list[str]:
+        """What is decided about a table, in words."""
+        pin, group = self.pin(table), self.group(table)
+        said = [f"{key} {value}" for key, value in pin.to_data().items() if key != "never_split"]
+        if pin.never_split:
+            said.append("never split")
+        if group is not None:
+            others = [name for name in self.keep_together[group] if name != table]
+            said.append(f"together with {', '.join(others)}")
+        return said
+
+    @property
+    def summary(self) -> str:
+        """What there is of them, in words."""
+        pinned = len([name for name in self.tables if self.said_of(name)])
+        counts = {
+            "pinned table": pinned,
+            "group kept together": len(self.keep_together),
+            "reserve": len(self.reserve),
+            "limit of links": len(self.links),
+        }
+        return ", ".join(f"{count} × {what}" for what, count in counts.items() if count)
+
     @property
     def pins_owners(self) -> bool:
         """Whether any table must be on one device."""

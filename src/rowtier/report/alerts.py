@@ -45,6 +45,7 @@ def find_alerts(facts: Facts) -> list[Alert]:
         *_memory(facts),
         *_speed(facts),
         *_certificate(facts),
+        *_constraints(facts),
         *_balance(facts),
         *_statistics(facts),
     ]
@@ -64,6 +65,13 @@ def _memory(facts: Facts) -> Iterator[Alert]:
             where = f"{tier} is {share:.1%} full on {fullest.place}"
             where += f" (over {FULL:.0%} in {full} of {len(filled)})" if len(filled) > 1 else ""
             yield Alert("warning" if last else "note", f"{where}: {_FULL_SAYS[last]}")
+
+
+def _constraints(facts: Facts) -> Iterator[Alert]:
+    wanted = facts.plan.constraints
+    if wanted is not None:
+        said = f"some things were decided by hand ({wanted.summary})"
+        yield Alert("note", f"{said}: the plan keeps to them, and may be slower for it")
 
 
 def _over(pool: Pool, share: float) -> str:
