@@ -34,6 +34,7 @@ class _Case:
         self.wanted: Constraints = options.constraints
         self.sizes = {s.table.name: s.table.stored_bytes for s in profile.stats}
         self.tiers = cluster.device.tiers
+        self.all_rows_bytes = sum(s.table.stored_row_bytes for s in profile.stats)
 
     def reasons(self, nearest: StepCost | None) -> Iterator[str]:
         """What is wrong, the plainest first; there is always one."""
@@ -43,7 +44,7 @@ class _Case:
         yield from self._never_split()
         if nearest is not None:
             yield from self._links(nearest)
-        needed = sum(self.sizes.values())
+        needed = sum(size * self._copies(name) for name, size in self.sizes.items())
         yield (
             f"the tables need {show_bytes(needed)} and {self.cluster.name!r} has "
             f"{show_bytes(self._total())}{self._less}, but no way was found to pack them: add "
@@ -177,7 +178,11 @@ class _Case:
         return said
 
     def _before_reserve(self, wanted: int) -> int:
-        """Bytes to add so that so many are left once a share of them is reserved."""
+        """Bytes to add so that so many are left once a share of them is reserved.
+
+        And room for a row or two of every table, as rows are not cut to fill a memory.
+        """
+        wanted += 2 * self.all_rows_bytes
         return -int(-wanted // max(1e-3, 1 - self.options.reserve))
 
     def _or_unreserve(self, missing: int) -> str:
