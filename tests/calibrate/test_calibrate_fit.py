@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rowtier.calibrate.disk import GRANULARITIES as OF_A_DISK
-from rowtier.calibrate.fit import Grain, Line, fit_grain, fit_line
+from rowtier.calibrate.fit import Grain, Line, fit_grain, fit_line, rising
 from rowtier.calibrate.links import MESSAGE_BYTES
 from rowtier.calibrate.memory import GRANULARITIES as OF_MEMORY
 from rowtier.calibrate.tiers import ROW_BYTES
@@ -67,5 +67,21 @@ def test_granularity_and_bandwidth_are_recovered(grain: Grain, typical: int) -> 
 
 @given(st.lists(st.floats(1e-9, 1), min_size=len(ROW_BYTES), max_size=len(ROW_BYTES)))
 def test_typical_rows_take_the_time_that_was_measured(measured: list[float]) -> None:
-    found = fit_grain(ROW_BYTES, measured, 256, OF_MEMORY)
-    assert found.time_s(256) == pytest.approx(measured[ROW_BYTES.index(256)])
+    found = fit_grain(ROW_BYTES, sorted(measured), 256, OF_MEMORY)
+    assert found.time_s(256) == pytest.approx(sorted(measured)[ROW_BYTES.index(256)])
+
+
+@given(grains, st.integers(0, len(ROW_BYTES) - 2), st.floats(2, 100))
+def test_one_slow_row_size_leaves_the_others_as_they_are(
+    grain: Grain, at: int, factor: float
+) -> None:
+    true = [grain.time_s(size) for size in ROW_BYTES]
+    disturbed = [t * factor if i == at else t for i, t in enumerate(true)]
+    smooth = rising(disturbed)
+    assert smooth == sorted(smooth)
+    assert sum(a != pytest.approx(b) for a, b in zip(smooth, true, strict=True)) <= 3
+
+
+@given(st.lists(st.floats(1e-9, 1), max_size=8))
+def test_times_that_rise_already_stay(measured: list[float]) -> None:
+    assert rising(sorted(measured)) == sorted(measured)

@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-PATIENCE_S = 300
+PATIENCE_S = 180
 
 
 def under_torchrun(
@@ -96,27 +96,73 @@ def test_what_one_rank_cannot_do_stops_all_with_its_reason(tmp_path: Path) -> No
     assert not output.exists()
 
 
+def test_ranks_that_were_started_differently_say_so(tmp_path: Path) -> None:
+    output, port = tmp_path / "cluster.yaml", free_port()
+    ranks = [
+        start((1, 2), 0, port, "-o", str(output)),
+        start((1, 2), 1, port, "-o", str(output), "--row-bytes", "64B"),
+    ]
+    done = finished(ranks)
+    assert [code for code, _, _ in done] == [2, 2]
+    assert all("64 B rows" in " ".join(errors.split()) for _, _, errors in done)
+    assert not output.exists()
+
+
+def test_a_rank_that_is_killed_ends_the_others_with_a_reason(tmp_path: Path) -> None:
+    output, port = tmp_path / "cluster.yaml", free_port()
+    impatient = "import os\nfrom rowtier.calibrate import job, links\njob.TIMEOUT_S = 8.0\n"
+    doomed = "links.time_links = lambda *_: os.kill(os.getpid(), 9)\n"
+    main = "from rowtier.cli.main import main\nmain()\n"
+    ranks = [
+        start((1, 2), 0, port, "-o", str(output), program=("-c", impatient + main)),
+        start((1, 2), 1, port, "-o", str(output), program=("-c", impatient + doomed + main)),
+    ]
+    done = finished(ranks)
+    assert [code for code, _, _ in done] == [2, -9]
+    assert "lost the others" in done[0][2]
+    assert not list(tmp_path.iterdir())
+
+
 def as_nodes(nodes: int, processes: int, *arguments: str) -> list[tuple[int, str, str]]:
-    """Start every rank as torchrun would on several machines; exit code, output, errors."""
+    """Run every rank as torchrun would on several machines."""
+    port = free_port()
+    layout = (nodes, processes)
+    return finished([start(layout, r, port, *arguments) for r in range(nodes * processes)])
+
+
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+        port: int = free.getsockname()[1]
+    return port
+
+
+def start(
+    layout: tuple[int, int],
+    rank: int,
+    port: int,
+    *arguments: str,
+    program: tuple[str, ...] = ("-m", "rowtier"),
+) -> subprocess.Popen[str]:
+    nodes, processes = layout
     job = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
         "WORLD_SIZE": str(nodes * processes),
         "LOCAL_WORLD_SIZE": str(processes),
+        "RANK": str(rank),
     }
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", "rowtier", "calibrate", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**ENVIRONMENT, **job, "RANK": str(rank)},
-        )
-        for rank in range(nodes * processes)
-    ]
+    return subprocess.Popen(
+        [sys.executable, *program, "calibrate", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**ENVIRONMENT, **job},
+    )
+
+
+def finished(ranks: list[subprocess.Popen[str]]) -> list[tuple[int, str, str]]:
+    """Exit code, output and errors of every rank."""
     try:
         said = [rank.communicate(timeout=PATIENCE_S) for rank in ranks]
         return [(rank.returncode, *texts) for rank, texts in zip(ranks, said, strict=True)]

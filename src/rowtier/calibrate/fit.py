@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, log
+from statistics import median_low
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,10 @@ def fit_grain(
 ) -> Grain:
     """The granularity that explains best how time grows with rows; exact for typical rows.
 
+    Rows are listed by size, and a longer row never takes less time: what says so is noise.
     Granularities below the smallest row cannot be told apart: the largest of equals is taken.
     """
-    points = list(zip(row_bytes, times_s, strict=True))
+    points = list(zip(row_bytes, rising(times_s), strict=True))
     typical_s = dict(points)[typical_row_bytes]
 
     def grain(granularity: int) -> Grain:
@@ -85,6 +87,20 @@ def fit_grain(
     # Rounded, so that what is equal but for the last digit counts as equal.
     largest_first = sorted(granularities, reverse=True)
     return min(map(grain, largest_first), key=lambda candidate: round(error(candidate), 9))
+
+
+def rising(times_s: Sequence[float]) -> list[float]:
+    """The times that never fall and are nearest to the given ones in absolute difference.
+
+    Where times fall, neighbours are pooled and take their median.
+    """
+    pools: list[list[float]] = []
+    for time_s in times_s:
+        pools.append([time_s])
+        while len(pools) > 1 and median_low(pools[-2]) > median_low(pools[-1]):
+            last = pools.pop()
+            pools[-1] += last
+    return [median_low(pool) for pool in pools for _ in pool]
 
 
 def _moved(row_bytes: float, granularity_bytes: int) -> int:

@@ -78,9 +78,7 @@ def joined(job: Job) -> Iterator[None]:
             "without torchrun"
         ) from None
     try:
-        dist.init_process_group(
-            "gloo", rank=job.rank, world_size=job.world, timeout=timedelta(seconds=TIMEOUT_S)
-        )
+        dist.init_process_group("gloo", rank=job.rank, world_size=job.world, timeout=patience())
         yield
     except (RuntimeError, ValueError) as error:
         if isinstance(error, RowtierError):
@@ -92,6 +90,11 @@ def joined(job: Job) -> Iterator[None]:
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
+
+
+def patience() -> timedelta:
+    """How long a rank waits for the others; every group must be told, or it waits half an hour."""
+    return timedelta(seconds=TIMEOUT_S)
 
 
 def _first_line(error: Exception) -> str:

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any
 
 from rowtier.calibrate.fit import Line, fit_line
-from rowtier.calibrate.job import Job
+from rowtier.calibrate.job import Job, patience
 from rowtier.calibrate.tiers import Tick, rounded
 from rowtier.cluster import Level
 
@@ -109,7 +109,7 @@ def _time_level(job: Job, name: str, size: int, tick: Tick) -> LinkTimes:
 
     mine: Any = None
     for ranks in job.groups(name):  # every rank takes part in making every group
-        group = dist.new_group(ranks)
+        group = dist.new_group(ranks, timeout=patience())
         if job.rank in ranks:
             mine = _Group(group, ranks, ranks.index(job.rank))
     return LinkTimes(name, size, *(_time_kind(mine, kind, tick) for kind in _KINDS))

@@ -103,7 +103,7 @@ def calibrate(
     options.check()
     job = Job.from_environment() if job is None else job
     with joined(job):
-        together(job, lambda: _prepare(job, output))
+        _check_alike(together(job, lambda: _prepare(job, options, output)))
         tick = _ticks(_steps(job, options), progress)
         tiers = _time_tiers(job, options, tick)
         found = Calibration(options.name, options.row_bytes, tiers, links.time_links(job, tick))
@@ -111,11 +111,22 @@ def calibrate(
     return found
 
 
-def _prepare(job: Job, output: Path | None) -> bool:
+def _prepare(job: Job, options: CalibrateOptions, output: Path | None) -> str:
+    """Get ready, and say how this rank was started: all must do the same, or they would hang."""
     memory.compile_kernels()
     if output is not None and job.rank == 0:
         check_output(output)
-    return True
+    disk_too = "with" if options.disk is not None else "without"
+    return f"LOCAL_WORLD_SIZE {job.local_world}, {options.row_bytes} B rows, {disk_too} --disk"
+
+
+def _check_alike(starts: list[str]) -> None:
+    for rank, start in enumerate(starts):
+        if start != starts[0]:
+            raise UserError(
+                f"rank 0 was started with {starts[0]}, rank {rank} with {start}: start as many "
+                "processes on every node, with the same options"
+            )
 
 
 def _time_tiers(job: Job, options: CalibrateOptions, tick: Tick) -> tuple[TierTimes, ...]:
