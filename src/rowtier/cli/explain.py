@@ -41,13 +41,20 @@ def command(
     json: show.JsonOption = False,
 ) -> None:
     """Explain a plan: what binds, what matters most, what more memory or bandwidth would change."""
+    from rowtier.errors import InfeasibleError
     from rowtier.evaluate.explain import explain
     from rowtier.plan.plan import Plan
 
     found = explain(Plan.load(plan), table, what_if=what_if or ())
     if json:
         show.as_json(found.to_dict())
-        return
+    else:
+        _say(found, full)
+    if found.what_if is not None and found.what_if.why_not:
+        raise typer.Exit(InfeasibleError.exit_code)
+
+
+def _say(found: Explanation, full: bool) -> None:
     show.line(found.verdict)
     if found.table is not None:
         _table(found, found.table, full)
