@@ -21,6 +21,7 @@ from rowtier.profile.curve import Floats, Ints
 LEAST_GAIN = 1e-5  # of all peaks; less is not worth another band
 _PIECES_TRIED = 8  # of a device at its peak
 _ROUNDS = 8  # of changes, per device
+_MOST_ROUNDS = 600
 _TARGETS = 2  # for each of the ways
 _NORM = 24  # of the loads: high enough to be nearly their peak
 _DEPTH = 4  # of halving a piece that has no room
@@ -114,7 +115,7 @@ class Owners:
 
     def level(self) -> None:
         """Move or swap pieces, or parts of them, away from the peaks until it helps no more."""
-        for _ in range(_ROUNDS * self.cluster.num_devices + 64):
+        for _ in range(min(_ROUNDS * self.cluster.num_devices + 64, _MOST_ROUNDS)):
             if not self.pieces or not self._improve():
                 return
 
