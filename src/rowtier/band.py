@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -83,3 +83,15 @@ class Band(Noun):
 
 
 Bands = Mapping[str, tuple[Band, ...]]  # per table name
+
+
+def layers_of(bands: Sequence[Band]) -> list[list[Band]]:
+    """As few lists as possible of bands that share no row; almost every table has one."""
+    layers: list[list[Band]] = []
+    for band in sorted(bands, key=lambda band: (band.start, band.stop)):
+        free = next((layer for layer in layers if layer[-1].stop <= band.start), None)
+        if free is None:
+            layers.append([band])
+        else:
+            free.append(band)
+    return layers
