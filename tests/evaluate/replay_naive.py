@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
-from itertools import product
 
 import numpy as np
 
@@ -96,11 +95,11 @@ class NaiveStep:
                 self.distinct[level][group] += len(found)
         self.table_rows[table.name] = len(touched[self.K][0])
         by_rank = self.plan.rows_in_order(table.name).tolist()
-        owners: list[dict[int, tuple[int, int]]] = []  # per band: row -> (position, place)
+        owners: list[dict[int, tuple[int, int, int]]] = []  # per band: row -> position, place, slot
         for band in bands:
             owners.append(self._dealt(band, by_rank[band.start : band.stop]))
-            for row, (position, place) in owners[-1].items():
-                self._row(table, band, row, position, place)
+            for row, dealt in owners[-1].items():
+                self._row(table, band, row, *dealt)
         for feature in table.features:
             for sample, bag in enumerate(self.batch[feature]):
                 self._sums(table, bands, owners, sample // self.per_device, bag)
@@ -114,16 +113,18 @@ class NaiveStep:
         level = self.cluster.level_of(band.scope)
         return self.groups[level][device // self.n(level)][position]
 
-    def _dealt(self, band: Band, rows: list[int]) -> dict[int, tuple[int, int]]:
+    def _dealt(self, band: Band, rows: list[int]) -> dict[int, tuple[int, int, int]]:
         level = self.cluster.level_of(band.scope)
         members = list(range(self.n(level))) if band.members == "all" else list(band.members)
         m = len(members)
         if band.order == "spread":
-            return {r: (members[(x + band.offset) % m], x) for x, r in enumerate(rows)}
+            return {r: (members[(x + band.offset) % m], x, x // m) for x, r in enumerate(rows)}
         block = -(-len(rows) // m)
-        return {r: (members[x // block], x) for x, r in enumerate(sorted(rows))}
+        return {r: (members[x // block], x, x % block) for x, r in enumerate(sorted(rows))}
 
-    def _row(self, table: Table, band: Band, row: int, position: int, place: int) -> None:
+    def _row(
+        self, table: Table, band: Band, row: int, position: int, place: int, slot: int
+    ) -> None:
         level = self.cluster.level_of(band.scope)
         width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
         row_bytes = width * table.item_bytes
@@ -153,7 +154,7 @@ class NaiveStep:
             needed = row in self.touched[level][group]
             self._memory(table, band, owner, row, width, requests, needed)
         if self.options.training:
-            self._sync(band, level, position, row, row_bytes, id_bytes)
+            self._sync(band, level, position, slot, row, row_bytes, id_bytes)
 
     def _pass_on(
         self, level: int, group: int, source: int, owner: int, row: int, place: int, row_bytes: int
@@ -204,28 +205,22 @@ class NaiveStep:
             self.read[owner, here] += whole(size, tier.granularity_bytes)
 
     def _sync(
-        self, band: Band, k: int, position: int, row: int, row_bytes: int, id_bytes: int
+        self, band: Band, k: int, position: int, slot: int, row: int, row_bytes: int, id_bytes: int
     ) -> None:
         dense = band.sync == "dense"
+        speaks = [group[position] for group in self.groups[k]]  # one copy for each group below
         for level in range(k + 1, self.K + 1):
-            fans = [self.n(j) // self.n(j - 1) for j in range(k + 1, level)]
-            below, fan = math.prod(fans), self.n(level) // self.n(level - 1)
-            down = dense or row in self.touched[self.K][0]
-            for group in range(len(self.groups[level])):
-                children = range(group * fan, (group + 1) * fan)
-                for path in product(*(range(f) for f in fans)):
-                    at = sum(d * math.prod(fans[:i]) for i, d in enumerate(path))
-                    copies = {c: self.groups[k][c * below + at][position] for c in children}
-                    for root, source in product(children, children):
-                        if root == source:
-                            continue
-                        up = dense or row in self.touched[level - 1][source]
-                        legs = [(copies[source], copies[root], up)]
-                        legs.append((copies[root], copies[source], down))
-                        for sender, target, happens in legs:
-                            part = happens / below / fan
-                            self.send("sync", sender, target, part * row_bytes)
-                            self.send("sync_ids", sender, target, (not dense) * part * id_bytes)
+            fan = self.n(level) // self.n(level - 1)
+            slot, digit = divmod(slot, fan)
+            adders = speaks[digit::fan]
+            for child, copy in enumerate(speaks):
+                up = dense or row in self.touched[level - 1][child]
+                down = dense or row in self.touched[self.K][0]
+                adder = adders[child // fan]
+                for sender, target, happens in ((copy, adder, up), (adder, copy, down)):
+                    self.send("sync", sender, target, happens * row_bytes)
+                    self.send("sync_ids", sender, target, (not dense) * happens * id_bytes)
+            speaks = adders
 
     def _sums(
         self, table: Table, bands: tuple[Band, ...], owners: list, reader: int, bag: Bag

@@ -140,7 +140,7 @@ class Counter:
     ) -> None:
         """Count a table's lookups in a piece of a step."""
         step, homes, facts = self._step(piece.step), self.homes[index], self._facts[index]
-        shape = (len(homes.layers), self.tree.devices, homes.classes, self.tree.levels + 2)
+        shape = (len(homes.layers), homes.classes, self.tree.devices, self.tree.levels + 2)
         counts, amounts = np.zeros(shape, dtype=np.int64), Amounts.none(self.tree)
         distinct = np.zeros_like(step.distinct)
         sums = np.zeros((len(homes.views), *amounts.flows.shape[1:]), dtype=np.int64)
@@ -167,7 +167,7 @@ class Counter:
         homes = self.homes[index]
         for layer, found in zip(homes.layers, counts, strict=True):
             add_counted(
-                self.shape, found[:, : len(layer.facts)], layer.facts, self.options.training,
+                self.shape, found[: len(layer.facts)], layer.facts, self.options.training,
                 amounts.served, amounts.read, amounts.written, amounts.flows,
             )  # fmt: skip
         for view, found in zip(homes.views, sums, strict=True):

@@ -1,8 +1,9 @@
 """Where each row of a table lies, in a form that counting kernels read: one number a row.
 
-Rows that share a band, a member and a gateway do the same in a step, so they are one
-*class*. Bands that cover other columns of the same rows stand in other *layers*; almost
-every table has one.
+Rows that share a band, a member, a gateway and a turn do the same in a step, so they are
+one *class*. A row's turn says which of its copies adds up gradients: see `_sync` in
+`replay_kernels.py`. Bands that cover other columns of the same rows stand in other
+*layers*; almost every table has one.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ FACTS = (
     "level",  # of the scope
     "position",  # of the holder in its group
     "gateway",
+    "turn",  # which copy adds up gradients, one digit a level
     "once",  # a reader asks once per step, not once per lookup
     "staged",  # rows pass gateways
     "rows",  # rows travel, not partial sums
@@ -47,6 +49,16 @@ FACTS = (
     "update_bytes",  # that an update reads, and writes
     "fetch_bytes",  # that bringing it to the first tier moves, if nothing is updated
 )
+
+
+@dataclass(frozen=True, eq=False)
+class Deal:
+    """How a band's rows are dealt out: member, gateway and turn of each class."""
+
+    member: Ints
+    gateway: Ints
+    turn: Ints
+    found: Ints  # the class of each row
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,44 +130,56 @@ def _layer(
         way = Way.of(band, tree)
         positions = tree.positions(band, way.level)
         gateways = tree.sizes[way.level - 1] if way.by_gateways else 1
+        turns = tree.devices // tree.sizes[way.level] if options.training else 1
         rows = by_rank[band.start : band.stop]
-        member, gateway, found = _classes(band, rows, len(positions), gateways)
-        column[rows] = firsts[-1] + found
-        facts.append(_facts(table, band, way, positions[member], gateway, tree, options))
-        counts.append(np.bincount(found, minlength=len(member)))
-        firsts.append(firsts[-1] + len(member))
+        deal = _dealt(band, rows, len(positions), gateways, turns)
+        column[rows] = firsts[-1] + deal.found
+        facts.append(_facts(table, band, way, positions, deal, tree, options))
+        counts.append(np.bincount(deal.found, minlength=len(deal.member)))
+        firsts.append(firsts[-1] + len(deal.member))
     return Layer(np.concatenate(facts), np.concatenate(counts), tuple(bands), tuple(firsts))
 
 
-def _classes(band: Band, rows: Ints, members: int, gateways: int) -> tuple[Ints, Ints, Ints]:
-    """Member and gateway of each class, and the class of each row."""
+def _dealt(band: Band, rows: Ints, members: int, gateways: int, turns: int) -> Deal:
+    """Put rows that are alike into one class; every class has a row.
+
+    Members, gateways and turns come round in the order of ranks, or of row ids inside a
+    member's block. So the rows of the first round stand for all, as far as there are any.
+    """
     if band.order == "spread":
-        every = lcm(members, gateways)
-        turn = np.arange(every, dtype=np.int64)
-        place = np.arange(band.start, band.stop, dtype=np.int64) - band.start + band.offset
-        return turn % members, turn % gateways, place % every
+        every = min(lcm(members * turns, gateways), band.rows)
+        first = np.arange(every, dtype=np.int64)
+        turn, place = first // members % turns, first + band.offset
+        found = np.arange(band.rows, dtype=np.int64) % every
+        return Deal(place % members, place % gateways, turn, found)
     places = np.empty(len(rows), dtype=np.int64)
     places[np.argsort(rows, kind="stable")] = np.arange(len(rows))
     block = -(-band.rows // members)
-    member, gateway = np.divmod(np.arange(members * gateways, dtype=np.int64), gateways)
-    return member, gateway, places // block * gateways + (places + band.offset) % gateways
+    every = min(lcm(turns, gateways), block)
+    last, rest = divmod(band.rows - 1, block)
+    member, slot = np.divmod(np.arange(last * every + min(rest + 1, every), dtype=np.int64), every)
+    gateway = (member * block + slot + band.offset) % gateways
+    found = places // block * every + places % block % every
+    return Deal(member, gateway, slot % turns, found)
 
 
 def _facts(
     table: Table,
     band: Band,
     way: Way,
-    positions: Ints,
-    gateway: Ints,
+    members: Ints,
+    deal: Deal,
     tree: Tree,
     options: CostOptions,
 ) -> Ints:
+    positions = members[deal.member]
     sizes = RowSizes.of(table, band, options)
     copies = tree.sizes[way.level] < tree.devices
     facts = np.zeros((len(positions), len(FACTS)), dtype=np.int64)
     fact = {name: facts[:, index] for index, name in enumerate(FACTS)}
     rows = way.exchange == "rows"
-    fact["level"][:], fact["position"][:], fact["gateway"][:] = way.level, positions, gateway
+    fact["level"][:], fact["position"][:] = way.level, positions
+    fact["gateway"][:], fact["turn"][:] = deal.gateway, deal.turn
     fact["once"][:] = rows and (way.coalesced or way.staged)
     fact["staged"][:], fact["rows"][:] = way.by_gateways, rows
     fact["copies"][:], fact["dense"][:] = copies, copies and way.sync == "dense"

@@ -1,6 +1,6 @@
 """How far a replayed figure may be from the predicted one if the data is like the profiled data.
 
-Three things part them, and the interval is the sum of what each of them explains.
+Four things part them, and the interval is the sum of what each of them explains.
 
 * Chance. The mean over some steps scatters around the truth by spread/√steps. The prediction
   rests on the profile, which is as many steps as its samples fill, and scatters likewise.
@@ -14,6 +14,9 @@ Three things part them, and the interval is the sum of what each of them explain
 * The slowest. A step waits for the slowest holder and the busier direction of its links,
   whichever that is in a step: later than the one that is slowest on average, of n that
   scatter by s by at most s·√(2 ln n).
+* Turns. Copies take turns at adding up gradients, row by row, and a prediction takes each
+  for as busy as the others. The last turn is seldom full, and whoever comes first has the
+  hotter rows: at most one turn more or less than predicted, as heat falls along the ranks.
 """
 
 from __future__ import annotations
@@ -24,8 +27,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from rowtier.evaluate.figures import Label
+from rowtier.cost.amounts import RowSizes
+from rowtier.cost.links import Flow
+from rowtier.cost.options import CostOptions
+from rowtier.cost.time import StepTime, link_time_s
+from rowtier.cost.tree import Tree, tree_of
+from rowtier.evaluate.figures import FLOWS, Label, StepFacts
 from rowtier.evaluate.predict import Prediction, predict
+from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Curve, Floats
 from rowtier.profile.profile import TableStats
 
@@ -44,6 +53,7 @@ def intervals(prediction: Prediction, spread: Floats, steps: int) -> tuple[Float
     profiled = min(stats.samples for stats in plan.profile.stats) / step_samples
     reach = _student(steps - 1) * spread * math.sqrt(1 / steps + 1 / max(profiled, 1e-9))
     reach = np.maximum(reach, _unseen(prediction.labels, spread) / steps) + _ROUNDING * predicted
+    reach += _turns(prediction)
     low = np.minimum(predicted, scattered) - reach
     high = np.maximum(predicted, scattered) + reach
     return low, high + _waiting(prediction.labels, spread)
@@ -114,3 +124,47 @@ def _waiting(labels: tuple[Label, ...], spread: Floats) -> Floats:
         elif label.name == "busiest holder":
             found[index] = lookups
     return found
+
+
+def _turns(prediction: Prediction) -> Floats:
+    """By how much a holder may be busier than other copies with adding up gradients."""
+    plan, options = prediction.plan, prediction.options
+    tree = tree_of(plan.cluster)
+    if not options.training:
+        return np.zeros(len(prediction.labels))
+    rows, ids = (Flow(uneven, uneven) for uneven in _uneven_bytes(plan, options, tree))
+    none = np.zeros((tree.holders, tree.levels))
+    sync_s = link_time_s(tree, [rows + ids], options.sync_efficiency)
+    idle = np.zeros((tree.holders, len(tree.columns)))
+    facts = StepFacts(
+        served=idle,
+        read=idle,
+        written=idle,
+        flows={name: Flow(none, none) for name in FLOWS} | {"sync": rows, "sync_ids": ids},
+        touched=tuple(np.zeros(tree.devices // size) for size in tree.sizes),
+        home_samples=0.0,
+        time=StepTime(idle[:, 0], none, sync_s, none[0], none[0], options.overlap),
+        tables=np.zeros_like(prediction.facts.tables),
+    )
+    # All copies together send as much whoever adds up.
+    own = [label.kind == "holder" or label.unit == "s" for label in prediction.labels]
+    return np.where(own, facts.vector(), 0.0)
+
+
+def _uneven_bytes(plan: Plan, options: CostOptions, tree: Tree) -> tuple[Floats, Floats]:
+    """Gradients and ids of one turn, holders × levels.
+
+    Whoever adds up sends the total to the fan − 1 others, all at once instead of as they add
+    up. Above the first level that has copies, speaking for a group comes in turns too.
+    """
+    gradients, ids = np.zeros((2, tree.holders, tree.levels))
+    for table, bands in plan:
+        for band in bands:
+            scope, sizes = tree.scopes[band.scope], RowSizes.of(table, band, options)
+            holders = tree.holders_of(band)
+            holders = holders[:, band.rows_per_member(holders.shape[1]) > 0]
+            for level in range(scope + 1, tree.levels + 1):
+                rows = tree.fan_out(level) - 1 + 2 * (level > scope + 1)
+                gradients[holders, level - 1] += rows * sizes.weight_bytes
+                ids[holders, level - 1] += rows * sizes.id_bytes * (band.sync == "sparse")
+    return gradients, ids

@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 (
-    LEVEL, POSITION, GATEWAY, ONCE, STAGED, ROWS, DENSE, COPIES, WEIGHT, ASKED, ID,
+    LEVEL, POSITION, GATEWAY, TURN, ONCE, STAGED, ROWS, DENSE, COPIES, WEIGHT, ASKED, ID,
     FIRST_TIER, FIRST, TIER, UPDATE, FETCH,
 ) = range(len(FACTS))  # fmt: skip
 IDS, FORWARD, SYNC, SYNC_IDS = range(4)  # the flows that are counted
@@ -101,7 +101,7 @@ def count_lookups(
 ) -> int:
     """Count the lookups of consecutive samples of a step; how many rows the profile never saw.
 
-    `counts[layer, device, class, i]` are lookups that were the first of no group (i = 0), or
+    `counts[layer, class, device, i]` are lookups that were the first of no group (i = 0), or
     of groups up to level i − 1. `first_reader` is the number of the step's first device
     among the readers of all steps. `away[sample]` says that some row lies elsewhere.
     """
@@ -135,7 +135,7 @@ def count_lookups(
                 if code < 0:
                     continue
                 kind = code & _MASK
-                counts[layer, device, kind, fresh] += 1
+                counts[layer, kind, device, fresh] += 1
                 if layer == 0 and fresh == levels and code < SEEN:
                     unseen += 1
                 if not away[index]:
@@ -270,14 +270,16 @@ def add_counted(
 ) -> None:
     """Add what the counts of one layer mean in lookups and bytes, per holder."""
     sizes = shape.sizes
-    levels, devices = len(sizes) - 1, counts.shape[0]
+    levels, devices = len(sizes) - 1, counts.shape[1]
     up = np.zeros((levels + 1, devices))
     for kind in range(len(facts)):
         fact = facts[kind]
+        if not counts[kind].any():
+            continue
         up[:] = 0
         touched = 0
         for device in range(devices):
-            fresh = counts[device, kind]
+            fresh = counts[kind, device]
             lookups = fresh.sum()
             if lookups == 0:
                 continue
@@ -346,28 +348,40 @@ def _update(shape: Any, fact: Ints, rows: float, read: Floats, written: Floats) 
 
 @compiled
 def _sync(shape: Any, fact: Ints, up: Floats, down: float, flows: Floats) -> None:
-    """Copies meet level by level; the one that adds up is equally often any of them.
+    """Copies meet level by level: gradients go to one that adds them up, and the total back.
 
-    `up[j]` are rows that each level-(j−1) group has gradients for, `down` those of any.
-    The copies inside a group take equal parts.
+    `up[j]` are rows that each level-(j−1) group has gradients for, `down` those of any. Inside
+    a group one copy speaks for the others, the one that added up below. Which child has the
+    one that adds up follows from the row's turn, one digit a level, so that over many rows
+    all copies do equally often.
     """
-    sizes = shape.sizes
-    for level in range(fact[LEVEL] + 1, len(sizes)):
+    sizes, scope, turn = shape.sizes, fact[LEVEL], fact[TURN]
+    speaker = 0  # its first device, counted from the first one of its group
+    for level in range(scope + 1, len(sizes)):
         below = sizes[level - 1]
         fan = sizes[level] // below
-        part = sizes[fact[LEVEL]] / below / fan
+        digit, turn = turn % fan, turn // fan
         for group in range(sizes[-1] // sizes[level]):
-            total = up[level, group * fan : (group + 1) * fan].sum()
+            chosen, added = group * fan + digit, 0.0
             for child in range(group * fan, (group + 1) * fan):
-                sent = part * (fan - 1) * (up[level, child] + down)
-                received = part * (total - up[level, child] + (fan - 1) * down)
-                for first in range(child * below, (child + 1) * below, sizes[fact[LEVEL]]):
-                    holder = _owner(shape, fact[LEVEL], first, fact[POSITION])
-                    flows[SYNC, SENT, holder, level - 1] += sent * fact[WEIGHT]
-                    flows[SYNC, RECEIVED, holder, level - 1] += received * fact[WEIGHT]
-                    if not fact[DENSE]:
-                        flows[SYNC_IDS, SENT, holder, level - 1] += sent * fact[ID]
-                        flows[SYNC_IDS, RECEIVED, holder, level - 1] += received * fact[ID]
+                if child != chosen:
+                    other = _owner(shape, scope, child * below + speaker, fact[POSITION])
+                    _add_gradients(fact, other, level - 1, up[level, child], down, flows)
+                    added += up[level, child]
+            adder = _owner(shape, scope, chosen * below + speaker, fact[POSITION])
+            _add_gradients(fact, adder, level - 1, (fan - 1) * down, added, flows)
+        speaker += digit * below
+
+
+@compiled
+def _add_gradients(
+    fact: Ints, holder: int, link: int, sent: float, received: float, flows: Floats
+) -> None:
+    flows[SYNC, SENT, holder, link] += sent * fact[WEIGHT]
+    flows[SYNC, RECEIVED, holder, link] += received * fact[WEIGHT]
+    if not fact[DENSE]:
+        flows[SYNC_IDS, SENT, holder, link] += sent * fact[ID]
+        flows[SYNC_IDS, RECEIVED, holder, link] += received * fact[ID]
 
 
 @compiled
