@@ -9,7 +9,7 @@ import typer
 
 from rowtier.cli import show
 from rowtier.cli.names import shortened, unique
-from rowtier.cli.predict import more
+from rowtier.cli.predict import IdsOption, WeightedOption, cost_options, more
 from rowtier.units import parse_share
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ def command(
             help="With --data: skip this first part, such as the 50% that was profiled.",
         ),
     ] = None,
+    ids: IdsOption = "wide",
+    weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every holder.")] = False,
     json: show.JsonOption = False,
 ) -> None:
@@ -56,12 +58,13 @@ def command(
     from rowtier.evaluate.compare import compare
 
     loaded, baselines = _sorted_out(plans)
+    options = cost_options(next(iter(loaded.values())), ids, weighted)
     wishes = {"batch_size": batch_size, "steps": steps, "after": after, "seed": seed or None}
     replaying: dict[str, Any] = {key: wish for key, wish in wishes.items() if wish is not None}
     with show.progress(f"replaying {data}", quiet=json or data is None) as progress:
         if data is not None:
             replaying["progress"] = progress
-        result = compare(loaded, data, baselines=baselines, **replaying)
+        result = compare(loaded, data, baselines=baselines, options=options, **replaying)
     if json:
         show.as_json(result.to_dict())
         return

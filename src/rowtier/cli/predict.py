@@ -3,21 +3,39 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
 
 from rowtier.cli import show
 
 if TYPE_CHECKING:
+    from rowtier.cost.options import CostOptions
     from rowtier.evaluate.predict import Prediction
+    from rowtier.plan.plan import Plan
 
 MAX_HOLDERS = 16
 MAX_TABLES = 12
+ID_WIDTHS = ("wide", "narrow")
 
 TraceOption = Annotated[
     Path | None,
     typer.Option("--trace", metavar="FILE", help="Write the step as a trace for ui.perfetto.dev."),
+]
+IdsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="WIDTH",
+        help="How ids travel: wide, 8 bytes each, or narrow, 4 bytes where the rows fit.",
+    ),
+]
+WeightedOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TABLE",
+        help="A table whose lookups carry a weight each, 4 bytes beside an id that an owner pools; "
+        "repeat for more.",
+    ),
 ]
 
 
@@ -26,6 +44,8 @@ def command(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples per device and step; default: the plan's.")
     ] = None,
+    ids: IdsOption = "wide",
+    weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every holder and table.")] = False,
     trace: TraceOption = None,
     json: show.JsonOption = False,
@@ -34,7 +54,8 @@ def command(
     from rowtier.evaluate.predict import predict
     from rowtier.plan.plan import Plan
 
-    prediction = predict(Plan.load(plan), batch_size=batch_size)
+    loaded = Plan.load(plan)
+    prediction = predict(loaded, cost_options(loaded, ids, weighted), batch_size=batch_size)
     if trace is not None:
         from rowtier.report.trace import write_trace
 
@@ -50,6 +71,28 @@ def command(
     _touched(prediction)
     if trace is not None:
         show.written(trace)
+
+
+def cost_options(plan: Plan, ids: str, weighted: list[str] | None) -> CostOptions:
+    """What the options say about ids, for a plan that has the tables they name."""
+    from rowtier.cost.options import CostOptions
+    from rowtier.errors import UserError
+
+    if ids not in ID_WIDTHS:
+        raise UserError(f"--ids {ids!r}: accepted are {', '.join(ID_WIDTHS)}")
+    names = [table.name for table, _ in plan]
+    for name in weighted or ():
+        if name not in names:
+            raise UserError(
+                f"--weighted {name!r}: the plan has no such table; there are {_some(names)}"
+            )
+    width = cast(Literal["wide", "narrow"], ids)
+    return CostOptions(ids=width, weighted=frozenset(weighted or ()))
+
+
+def _some(names: list[str]) -> str:
+    shown = ", ".join(names[:MAX_TABLES])
+    return shown if len(names) <= MAX_TABLES else f"{shown} and {len(names) - MAX_TABLES:,} more"
 
 
 def _levels(prediction: Prediction) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from rowtier.cli import show
-from rowtier.cli.predict import TraceOption, more
+from rowtier.cli.predict import IdsOption, TraceOption, WeightedOption, cost_options, more
 from rowtier.units import parse_share
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ def command(
             help="What to do with an id the table has no row for: error, clip, drop, hash."
         ),
     ] = "error",
+    ids: IdsOption = "wide",
+    weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every figure.")] = False,
     trace: TraceOption = None,
     json: show.JsonOption = False,
@@ -61,10 +63,12 @@ def command(
         )
     policy = cast(Literal["error", "clip", "drop", "hash"], on_out_of_range)
     loaded = Plan.load(plan)
+    options = cost_options(loaded, ids, weighted)
     with show.progress(f"replaying {data}", quiet=json) as progress:
         found = replay(
-            loaded, data, batch_size, steps, seed, after, progress, on_out_of_range=policy
-        )
+            loaded, data, batch_size, steps, seed, after, progress,
+            options=options, on_out_of_range=policy,
+        )  # fmt: skip
     if trace is not None:
         from rowtier.report.trace import write_trace
 

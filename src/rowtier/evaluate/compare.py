@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from rowtier.cost.lookups import served_lookups
 from rowtier.cost.memory import used_bytes
+from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.errors import InfeasibleError, MismatchError, UserError
 from rowtier.evaluate.baselines import plan_baseline
@@ -43,11 +44,17 @@ class Load:
     replayed: Replay | None = None
 
     @classmethod
-    def of(cls, name: str, plan: Plan, replayed: Replay | None = None) -> Load:
+    def of(
+        cls,
+        name: str,
+        plan: Plan,
+        replayed: Replay | None = None,
+        options: CostOptions = DEFAULTS,
+    ) -> Load:
         """Measure a plan by the cost model."""
         used = used_bytes(plan.bands, plan.profile, plan.cluster)
         lookups = served_lookups(plan.bands, plan.profile, plan.cluster, plan.order)
-        cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+        cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, options)
         return cls(
             name,
             plan.cluster.tier_names,
@@ -218,13 +225,15 @@ def compare(
     data: StrPath | Iterable[Any] | None = None,
     *,
     baselines: Iterable[str] = (),
+    options: CostOptions = DEFAULTS,
     **replaying: Any,
 ) -> Comparison:
     """Compare plans made for the same tables and the same cluster.
 
     `baselines` are methods, planned on the first plan's statistics and cluster; one that does
-    not fit is left out and named. With `data` every plan is replayed on it, and `replaying`
-    goes to `replay`: `batch_size`, `steps`, `seed`, `after` and so on.
+    not fit is left out and named. All are measured under the same `options`. With `data` every
+    plan is replayed on it, and `replaying` goes to `replay`: `batch_size`, `steps`, `seed`,
+    `after` and so on.
     """
     if not plans:
         raise UserError("there is no plan to compare; give at least one")
@@ -241,7 +250,7 @@ def compare(
             made[name] = plan_baseline(method, made[first_name])
         except InfeasibleError as error:
             left_out[name] = str(error)
-    loads = tuple(_load(name, plan, data, replaying) for name, plan in made.items())
+    loads = tuple(_load(name, plan, data, options, replaying) for name, plan in made.items())
     return Comparison(loads, left_out, notes)
 
 
@@ -257,14 +266,18 @@ def _on_one_curve(plans: Mapping[str, Plan]) -> tuple[dict[str, Plan], tuple[str
 
 
 def _load(
-    name: str, plan: Plan, data: StrPath | Iterable[Any] | None, replaying: Mapping[str, Any]
+    name: str,
+    plan: Plan,
+    data: StrPath | Iterable[Any] | None,
+    options: CostOptions,
+    replaying: Mapping[str, Any],
 ) -> Load:
     if data is None:
-        return Load.of(name, plan)
+        return Load.of(name, plan, options=options)
     from rowtier.evaluate.replay import replay  # what it compiles takes time to import
 
-    found = replay(plan, data, **replaying)
-    return Load.of(name, found.prediction.plan, found)
+    found = replay(plan, data, options=options, **replaying)
+    return Load.of(name, found.prediction.plan, found, options)
 
 
 def _check_alike(first_name: str, first: Plan, name: str, plan: Plan) -> None:

@@ -15,9 +15,11 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.cost.links import Flow
+from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.time import StepTime
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
+from rowtier.tables import Table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,14 +79,16 @@ class StepFacts:
         return np.concatenate([np.asarray(part, dtype=np.float64).reshape(-1) for part in parts])
 
 
-def labels_of(profile: Profile, cluster: Cluster) -> tuple[Label, ...]:
+def labels_of(
+    profile: Profile, cluster: Cluster, options: CostOptions = DEFAULTS
+) -> tuple[Label, ...]:
     """The labels of `StepFacts.vector`."""
-    return tuple(_labels(profile, cluster))
+    return tuple(_labels(profile, cluster, options))
 
 
-def _labels(profile: Profile, cluster: Cluster) -> Iterator[Label]:
-    row_bytes = float(max(stats.table.stored_row_bytes for stats in profile.stats))
-    sizes = {"ids": 8.0, "sync_ids": 8.0}
+def _labels(profile: Profile, cluster: Cluster, options: CostOptions) -> Iterator[Label]:
+    events = {stats.table.name: _event_bytes(stats.table, options) for stats in profile.stats}
+    most = {flow: max(sizes[flow] for sizes in events.values()) for flow in FLOWS}
     tiers, levels = cluster.tier_names, [level.name for level in cluster.levels]
     holders = [cluster.holder_name(holder) for holder in range(cluster.num_holders)]
     for name in ("step", "memory", "links"):
@@ -97,14 +101,14 @@ def _labels(profile: Profile, cluster: Cluster) -> Iterator[Label]:
         yield Label("level", level, "exchange", "", "s")
         yield Label("level", level, "keeping equal", "", "s")
         for flow in FLOWS:
-            yield Label("level", level, flow, "", "bytes", sizes.get(flow, row_bytes))
+            yield Label("level", level, flow, "", "bytes", most[flow])
     for tier in tiers:
-        yield from _memory("tier", tier, [""], row_bytes)
+        yield from _memory("tier", tier, [""], most["forward"])
     for index, scope in enumerate(cluster.scopes):
         for group in range(cluster.num_groups(index)):
             yield Label("group", f"{scope} {group}", "rows touched", "", "rows")
     for holder in holders:
-        yield from _memory("holder", holder, tiers, row_bytes)
+        yield from _memory("holder", holder, tiers, most["forward"])
     for holder in holders:
         yield Label("holder", holder, "memory", "", "s")
         for name in ("exchange", "keeping equal"):
@@ -114,10 +118,16 @@ def _labels(profile: Profile, cluster: Cluster) -> Iterator[Label]:
         for flow in FLOWS:
             for way in ("sent", "received"):
                 for level in levels:
-                    size = sizes.get(flow, row_bytes)
-                    yield Label("holder", holder, f"{flow} {way}", level, "bytes", size)
-    for stats in profile.stats:
-        yield from table_labels(stats.table.name, tiers, levels, stats.table.stored_row_bytes)
+                    yield Label("holder", holder, f"{flow} {way}", level, "bytes", most[flow])
+    for name, sizes in events.items():
+        yield from table_labels(name, tiers, levels, sizes)
+
+
+def _event_bytes(table: Table, options: CostOptions) -> dict[str, float]:
+    """What one event adds to each flow at most."""
+    rows = dict.fromkeys(FLOWS, float(table.stored_row_bytes))
+    ids = {"ids": options.bag_id_bytes(table), "sync_ids": options.id_bytes(table)}
+    return rows | {flow: float(size) for flow, size in ids.items()}
 
 
 def _memory(kind: Kind, of: str, at: list[str] | tuple[str, ...], size: float) -> Iterator[Label]:
@@ -129,17 +139,17 @@ def _memory(kind: Kind, of: str, at: list[str] | tuple[str, ...], size: float) -
 
 
 def table_labels(
-    table: str, tiers: tuple[str, ...], levels: list[str], row_bytes: float
+    table: str, tiers: tuple[str, ...], levels: list[str], event_bytes: dict[str, float]
 ) -> Iterator[Label]:
     """The labels of one table's figures."""
     yield Label("table", table, "lookups", "", "lookups")
     yield Label("table", table, "rows touched", "", "rows")
     for name in ("read", "written"):
         for tier in tiers:
-            yield Label("table", table, name, tier, "bytes", row_bytes)
+            yield Label("table", table, name, tier, "bytes", event_bytes["forward"])
     for name in ("forward", "ids", "sync", "sync_ids"):
         for level in levels:
-            yield Label("table", table, name, level, "bytes", 8.0 if "ids" in name else row_bytes)
+            yield Label("table", table, name, level, "bytes", event_bytes[name])
 
 
 def frame_of(columns: dict[str, list[object]]) -> pa.Table:

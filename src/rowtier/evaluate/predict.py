@@ -84,7 +84,7 @@ class Prediction:
     @cached_property
     def labels(self) -> tuple[Label, ...]:
         """What each figure is."""
-        return labels_of(self.plan.profile, self.plan.cluster)
+        return labels_of(self.plan.profile, self.plan.cluster, self.options)
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts for machines."""
