@@ -11,12 +11,16 @@ from rowtier.cli import show
 from rowtier.units import parse_share
 
 if TYPE_CHECKING:
-    from rowtier.plan.plan import Certificate
+    from rowtier.cluster import Cluster
+    from rowtier.plan.options import PlanOptions
+    from rowtier.plan.plan import Certificate, Plan
+    from rowtier.profile.profile import Profile
 
 METHODS_HELP = (
     "How to place the rows: joint, recshard, recshard-milp, flexshard, sca, row-wise, "
-    "table-wise, size, lookup or size-lookup."
+    "table-wise, size, lookup or size-lookup; torchrec runs TorchRec's own planner."
 )
+TORCHREC = "torchrec"  # not one of rowtier's planners: it needs TorchRec, and a clock
 
 
 def command(
@@ -35,7 +39,9 @@ def command(
             help="Plan for the heat that hot rows fall short of so rarely, such as 90%.",
         ),
     ] = None,
-    time_limit: Annotated[float, typer.Option(help="recshard-milp: seconds for HiGHS.")] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(help="recshard-milp, torchrec: seconds to search.")
+    ] = 60.0,
     reserve: Annotated[
         float,
         typer.Option(
@@ -63,12 +69,13 @@ def command(
     from rowtier.evaluate.compare import Load
     from rowtier.files import check_replaceable
     from rowtier.plan.constraints import Constraints
-    from rowtier.plan.make import make_plan, over_capacity, planner
+    from rowtier.plan.make import over_capacity, planner
     from rowtier.plan.options import PlanOptions
     from rowtier.profile.profile import Profile
     from rowtier.units import show_bytes
 
-    planner(method)  # an unknown method is refused before anything is read
+    if method != TORCHREC:
+        planner(method)  # an unknown method is refused before anything is read
     if fit not in ("rows", "all"):
         raise UserError(f"--fit {fit!r}: accepted are rows and all")
     wanted = Constraints() if constraints is None else Constraints.load(constraints)
@@ -79,7 +86,7 @@ def command(
     check_replaceable(output, "plan.json")
     statistics = Profile.load(profile)
     machine = Cluster.open(cluster)
-    plan = make_plan(statistics, machine, method, options)
+    plan = _made(statistics, machine, method, options)
     plan.save(output)
     load = Load.of(method, plan)
     if json:
@@ -90,6 +97,8 @@ def command(
         }
         if plan.certificate is not None:
             facts["certificate"] = {**plan.certificate.to_data(), "gap": plan.certificate.gap}
+        if method == TORCHREC:
+            facts[TORCHREC] = _torchrec_facts(plan)
         show.as_json({**facts, **load.to_dict()})
         return
     total = sum(stats.table.stored_bytes for stats in statistics.stats)
@@ -104,6 +113,13 @@ def command(
     )
     if plan.certificate is not None:
         _certificate(plan.certificate)
+    if method == TORCHREC:
+        said = _torchrec_facts(plan)
+        cut = "" if said["finished"] else ", all that --time-limit allows"
+        show.line(
+            f"TorchRec's planner took {said['planner_seconds']:.1f} s{cut}, and estimates "
+            f"{said['score_ms']:.4g} ms for its slowest device"
+        )
     cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
     for lack in over_capacity(cost):
         show.line(
@@ -111,6 +127,21 @@ def command(
             f"{show_bytes(lack.amount_bytes)} on its fullest holder; --fit all leaves room for them"
         )
     show.written(output)
+
+
+def _made(statistics: Profile, machine: Cluster, method: str, options: PlanOptions) -> Plan:
+    if method == TORCHREC:
+        from rowtier.torchrec import plan_with_torchrec
+
+        return plan_with_torchrec(statistics, machine, options)
+    from rowtier.plan.make import make_plan
+
+    return make_plan(statistics, machine, method, options)
+
+
+def _torchrec_facts(plan: Plan) -> dict[str, Any]:
+    wanted = ("planner_seconds", "time_limit_s", "finished", "score_ms")
+    return {name: plan.origin[TORCHREC][name] for name in wanted}
 
 
 def _certificate(certificate: Certificate) -> None:

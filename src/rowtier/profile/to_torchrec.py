@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from rowtier.errors import UserError
-from rowtier.profile.curve import Curve, Floats, Ints
+from rowtier.profile.curve import Curve, Floats
 
 if TYPE_CHECKING:
     from rowtier.profile.profile import Profile
 
 BINS = 100
+STEP = 0.1  # of the logarithm of time
 
 
 def to_torchrec_constraints(profile: Profile, world_size: int) -> dict[str, Any]:
@@ -59,26 +60,16 @@ def expected_distinct(curve: Curve, lookups: float) -> float:
 
 
 def lru_hit_ratio(curve: Curve, cache_rows: Floats) -> Floats:
-    """Share of lookups that an LRU cache of each size serves (Che's approximation)."""
+    """Share of lookups that an LRU cache of each size serves (Che's approximation).
+
+    Sizes and shares are computed for times T in steps of a tenth and drawn between them.
+    """
     p, widths = curve.probabilities, curve.widths
-    hits = np.zeros(len(cache_rows))
-    for i, size in enumerate(cache_rows):
-        if size >= curve.ranks:
-            hits[i] = 1.0
-        elif size > 0:
-            held = -np.expm1(-p * _characteristic_time(p, widths, float(size)))
-            hits[i] = float((widths * p) @ held)
-    return hits
-
-
-def _characteristic_time(p: Floats, widths: Ints, size: float) -> float:
-    low, high = 0.0, 1.0
-    while widths @ -np.expm1(-p * high) < size:
-        high *= 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        if widths @ -np.expm1(-p * middle) < size:
-            low = middle
-        else:
-            high = middle
-    return high
+    if not len(p):
+        return np.zeros(len(cache_rows))
+    # From a time in which hardly any row is asked for to one in which every row is.
+    times = np.exp(np.arange(np.log(1e-3 / p[0]), np.log(40 / p[-1]) + STEP, STEP))
+    held = -np.expm1(-np.minimum(np.outer(times, p), 50.0))
+    sizes = np.concatenate(([0.0], held @ widths, [curve.ranks]))
+    shares = np.concatenate(([0.0], held @ (widths * p), [1.0]))
+    return np.asarray(np.interp(cache_rows, sizes, shares))

@@ -1,0 +1,47 @@
+"""rowtier for TorchRec: what users import.
+
+    import rowtier.torchrec as rt
+
+    tables = rt.tables(model)                            # TorchRec's tables as ours
+    planner = rt.RowtierPlanner(profile, cluster)        # in place of EmbeddingShardingPlanner
+    plan = rt.from_plan(sharding_plan, tables, profile, cluster)
+    rt.to_plan(plan)                                     # and back
+
+TorchRec is imported when a name is first used; if it is missing, or its version does not fit
+torch's and fbgemm's, the error says which three are there and which fit together.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rowtier.backends.method import plan as plan_with_torchrec
+    from rowtier.backends.modules import tables
+    from rowtier.backends.planner import RowtierPlanner
+    from rowtier.backends.read import from_plan
+    from rowtier.backends.write import to_plan
+
+_HOME = {
+    "RowtierPlanner": ("planner", "RowtierPlanner"),
+    "from_plan": ("read", "from_plan"),
+    "plan_with_torchrec": ("method", "plan"),
+    "tables": ("modules", "tables"),
+    "to_plan": ("write", "to_plan"),
+}
+
+__all__ = ["RowtierPlanner", "from_plan", "plan_with_torchrec", "tables", "to_plan"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'rowtier.torchrec' has no attribute {name!r}")
+    part, attribute = _HOME[name]
+    value = getattr(importlib.import_module(f"rowtier.backends.{part}"), attribute)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
