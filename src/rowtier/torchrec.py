@@ -6,6 +6,7 @@
     planner = rt.RowtierPlanner(profile, cluster)        # in place of EmbeddingShardingPlanner
     plan = rt.from_plan(sharding_plan, tables, profile, cluster)
     rt.to_plan(plan)                                     # and back
+    rt.score(sharding_plan, profile, cluster)            # TorchRec's own estimate of a plan
 
 TorchRec is imported when a name is first used; if it is missing, or its version does not fit
 torch's and fbgemm's, the error says which three are there and which fit together.
@@ -21,17 +22,19 @@ if TYPE_CHECKING:
     from rowtier.backends.modules import tables
     from rowtier.backends.planner import RowtierPlanner
     from rowtier.backends.read import from_plan
+    from rowtier.backends.score import score
     from rowtier.backends.write import to_plan
 
 _HOME = {
     "RowtierPlanner": ("planner", "RowtierPlanner"),
     "from_plan": ("read", "from_plan"),
     "plan_with_torchrec": ("method", "plan"),
+    "score": ("score", "score"),
     "tables": ("modules", "tables"),
     "to_plan": ("write", "to_plan"),
 }
 
-__all__ = ["RowtierPlanner", "from_plan", "plan_with_torchrec", "tables", "to_plan"]
+__all__ = ["RowtierPlanner", "from_plan", "plan_with_torchrec", "score", "tables", "to_plan"]
 
 
 def __getattr__(name: str) -> Any:

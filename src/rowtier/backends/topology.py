@@ -60,7 +60,7 @@ def topology_of(cluster: Cluster, device: str | None = None, reserve: float = 0.
             hbm_to_ddr_mem_bw=speeds[min(1, len(speeds) - 1)],
             **_links(cluster),
         ),
-        KernelConfig(compute_device=kind),
+        KernelConfig(compute_device=kind, use_hardware_based_bandwidth=True),
     )
 
 

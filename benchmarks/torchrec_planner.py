@@ -1,0 +1,180 @@
+"""TorchRec's planner against RowtierPlanner and `joint`, by TorchRec's estimator and by ours.
+
+Instances: 400 RecShard-like tables (`plan_scale.model`, 680 GB with optimizer state) on 16
+devices with RecShard's bandwidths, 80 GB or 20 GB of fast memory and 128 GiB of slow memory each.
+Both planners get the same statistics, topology and storage reservation, TorchRec's default;
+TorchRec's runs with its default proposers for at most 300 s (`--quick`: 30 s, one seed). `joint`
+knows nothing of that reservation and may split tables by row, which TorchRec cannot execute.
+
+    worst_score_ratio   RowtierPlanner's slowest device over TorchRec's, by TorchRec's estimator,
+                        the worst of all instances
+    time_ratio          seconds of RowtierPlanner over seconds of TorchRec's planner, the worst;
+                        from a profile in memory to a ShardingPlan, compilation left out
+
+`ours_ms` is a step by rowtier's model. `replayed_ms` is the same counted on real batches, which a
+curve profile has none of: so a dataset of 400 tables (`meta`, scaled down) is planned too, on
+devices whose fast memory holds the same share of all rows as 80 GB and 20 GB above.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _form import Measured, run
+from plan_scale import model
+
+import rowtier.torchrec as rt
+from rowtier import Cluster, Plan, Profile, Tables, make_plan, make_profile, make_workload, predict
+from rowtier import replay as replay_plan
+from rowtier.backends.method import run_planner
+from rowtier.backends.modules import model_of
+from rowtier.errors import InfeasibleError, RowtierError
+
+TABLES, GB = 400, 10**9
+FAST_GB = (80, 20)
+SEEDS = (0, 1)
+LIMIT_S, QUICK_LIMIT_S = 300.0, 30.0
+STEPS = 2
+GOALS: dict[str, Any] = {"worst_score_ratio": ("<=", 1.0), "time_ratio": ("<=", 1 / 15)}
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What is planned, where, and the batches that it can be replayed on."""
+
+    name: str
+    profile: Profile
+    cluster: Cluster
+    data: Path | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """A plan of one planner, as TorchRec's if it can be, and how long it took."""
+
+    planner: str
+    seconds: float
+    plan: Plan | None
+    theirs: Any = None
+    finished: bool = True
+
+
+def measure(quick: bool) -> Measured:
+    """Every planner on every instance."""
+    warm_up()
+    rows: list[dict[str, object]] = []
+    scores, times = [], []
+    limit = QUICK_LIMIT_S if quick else LIMIT_S
+    with tempfile.TemporaryDirectory() as folder:
+        for instance in instances(quick, Path(folder)):
+            found = {made.planner: made for made in planned(instance, limit)}
+            measured = {name: figures(instance, made) for name, made in found.items()}
+            rows += list(measured.values())
+            ours, theirs = (measured[name]["torchrec_ms"] for name in ("rowtier", "torchrec"))
+            if isinstance(ours, float) and isinstance(theirs, float):
+                scores.append(ours / theirs)
+            times.append(found["rowtier"].seconds / found["torchrec"].seconds)
+    worst = max(scores) if scores else None
+    return Measured(rows, {"worst_score_ratio": worst, "time_ratio": max(times)})
+
+
+def instances(quick: bool, folder: Path) -> Iterator[Instance]:
+    """The generated models, then the dataset."""
+    for seed in SEEDS[:1] if quick else SEEDS:
+        profile = model(TABLES, seed, fat=False)
+        for gigabytes in FAST_GB:
+            yield Instance(f"rm seed {seed}, {gigabytes} GB", profile, machine(gigabytes * GB))
+    total = stored(model(TABLES, SEEDS[0], fat=False))
+    make_workload("meta", folder / "meta", tables=TABLES, scale=0.005, batches=2 + STEPS)
+    tables = Tables.load(folder / "meta" / "tables.yaml").model_copy(update={"batch_size": 4096})
+    data = folder / "meta" / "data"
+    profile = make_profile(data, tables)
+    for gigabytes in FAST_GB:
+        # Reservation for ids does not shrink with the rows, so it is added as it is.
+        fast = int(gigabytes * GB * stored(profile) / total + ids_bytes(profile) / 0.85)
+        yield Instance(f"meta, as {gigabytes} GB", profile, machine(fast), data)
+
+
+def stored(profile: Profile) -> int:
+    """Bytes of all rows."""
+    return sum(stats.table.stored_bytes for stats in profile.stats)
+
+
+def ids_bytes(profile: Profile) -> float:
+    """What TorchRec reserves for ids: twenty copies."""
+    return 20 * 8 * sum(profile.lookups_per_step(stats) for stats in profile.stats)
+
+
+def machine(fast_bytes: int) -> Cluster:
+    """RecShard's sixteen devices with another size of fast memory."""
+    usual = Cluster.preset("recshard-16")
+    fast, slow = usual.device.tiers
+    tiers = (fast.model_copy(update={"capacity_bytes": fast_bytes}), slow)
+    return usual.model_copy(update={"device": usual.device.model_copy(update={"tiers": tiers})})
+
+
+def planned(instance: Instance, limit_s: float) -> Iterator[Made]:
+    """The plans of all three."""
+    profile, cluster = instance.profile, instance.cluster
+    tables = profile.tables
+    started = time.perf_counter()
+    theirs = rt.RowtierPlanner(profile, cluster).plan(model_of(tables))
+    seconds = time.perf_counter() - started
+    plan = rt.from_plan(theirs, tables, profile, cluster, method="rowtier")
+    yield Made("rowtier", seconds, plan, theirs)
+    started = time.perf_counter()
+    try:
+        found = run_planner(profile, cluster, limit_s)
+        plan = rt.from_plan(found.sharding_plan, tables, profile, cluster)
+        yield Made("torchrec", found.seconds, plan, found.sharding_plan, found.finished)
+    except InfeasibleError:
+        yield Made("torchrec", time.perf_counter() - started, None, finished=False)
+    started = time.perf_counter()
+    joint = make_plan(profile, cluster, "joint")
+    seconds = time.perf_counter() - started
+    yield Made("joint", seconds, joint, as_torchrecs(joint))
+
+
+def as_torchrecs(plan: Plan) -> Any:
+    """The TorchRec plan of the same placement, if there is one."""
+    try:
+        return rt.to_plan(plan, module=model_of(plan.profile.tables))
+    except RowtierError:
+        return None
+
+
+def figures(instance: Instance, made: Made) -> dict[str, object]:
+    """A plan by TorchRec's estimator, by rowtier's model and replayed."""
+    score = ours = replayed = None
+    if made.theirs is not None:
+        score = rt.score(made.theirs, instance.profile, instance.cluster)
+    if made.plan is not None:
+        ours = 1e3 * predict(made.plan).step_s
+        if instance.data is not None:
+            replayed = 1e3 * replay_plan(made.plan, instance.data, steps=STEPS).step_s
+    return {
+        "instance": instance.name,
+        "planner": made.planner,
+        "seconds": made.seconds,
+        "finished": made.finished,
+        "torchrec_ms": score,
+        "ours_ms": ours,
+        "replayed_ms": replayed,
+    }
+
+
+def warm_up() -> None:
+    """Compile everything and import TorchRec."""
+    profile = model(20, 0, fat=False)
+    for fast_bytes in (80 * GB, 16 * GB):
+        rt.RowtierPlanner(profile, machine(fast_bytes)).plan(model_of(profile.tables))
+    make_plan(profile, machine(80 * GB), "joint")
+
+
+if __name__ == "__main__":
+    run("torchrec_planner", measure, goals=GOALS)
