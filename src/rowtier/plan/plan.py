@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from rowtier.plan.constraints import Constraints
 from rowtier.profile.order import RowOrder, rows_by_rank
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table
+
+if TYPE_CHECKING:
+    from rowtier.plan.remap import Remapper
 
 GIGA = 1e9
 
@@ -178,6 +181,12 @@ class Plan:
                 "plan from a counted profile to get one"
             )
         return rows_by_rank(self.order[table], self.profile[table].table.num_embeddings)
+
+    def remapper(self) -> Remapper:
+        """What turns ids into addresses, for data loader workers: needs no torch.distributed."""
+        from rowtier.plan.remap import Remapper
+
+        return Remapper.of(self)
 
     def save(self, folder: StrPath) -> None:
         """Write a plan folder; an earlier plan there is replaced in one step."""

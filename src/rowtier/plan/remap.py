@@ -1,0 +1,267 @@
+"""From ids to addresses: one table lookup per id, checked once, wherever the batch is made.
+
+The address of a row is its hotness rank, except that rows of a `blocks` band are in the order
+of their ids among themselves; who holds a row, and where, is arithmetic on its address. Bands
+that share rows (they hold other columns) and order them otherwise keep a second table, from
+address to address.
+
+The tables of a plan lie in one memory file that all processes of a node map; worker processes
+of a data loader get the file's name when the remapper is pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.band import Band, layers_of
+from rowtier.errors import UserError
+from rowtier.jit import compiled
+from rowtier.plan.bags import Jagged, jagged_batch
+from rowtier.profile.ids import hash_ints, hashed_rows
+from rowtier.profile.order import rows_by_rank
+from rowtier.tables import Table
+
+if TYPE_CHECKING:
+    from rowtier.plan.plan import Plan
+
+Ints = NDArray[np.int64]
+Addresses = NDArray[Any]  # int32, or int64 above 2³¹ rows
+_PREFIX = "rowtier-remap-"
+
+
+class Read(NamedTuple):
+    """A table that a feature reads, and what the result is called."""
+
+    key: str  # the feature; feature@table if it reads several, as TorchRec says it
+    feature: str
+    table: Table
+
+
+def reads_of(tables: Iterable[Table]) -> tuple[Read, ...]:
+    """What all features read, in the order of the tables."""
+    pairs = [(feature, table) for table in tables for feature in table.features]
+    often = Counter(feature for feature, _ in pairs)
+    return tuple(
+        Read(feature if often[feature] == 1 else f"{feature}@{table.name}", feature, table)
+        for feature, table in pairs
+    )
+
+
+class Addressed(dict[str, Jagged]):
+    """A batch whose ids have been turned into addresses; `ShardedEmbeddings` takes it as it is."""
+
+
+@dataclass(frozen=True, eq=False)
+class TableMap:
+    """One table's lookups: row → address, and for further layers address → their address."""
+
+    table: Table
+    address: Addresses
+    layers: tuple[Addresses | None, ...]  # None: the same address
+
+    def rows(self) -> Ints:
+        """The row at each address."""
+        rows = np.empty(len(self.address), dtype=np.int64)
+        rows[self.address] = np.arange(len(self.address))
+        return rows
+
+    def in_layer(self, layer: int, address: Addresses) -> Addresses:
+        """Where rows lie in a layer."""
+        table = self.layers[layer]
+        return address if table is None else table[address]
+
+
+class Remapper:
+    """Turns the ids of a batch into addresses; safe to pickle to worker processes.
+
+    >>> remap = plan.remapper()
+    >>> loader = DataLoader(data, collate_fn=lambda samples: remap(collate(samples)), …)
+    """
+
+    def __init__(self, path: str, specs: tuple[_Spec, ...], *, owner: bool):
+        self.path, self._specs = path, specs
+        self._file = np.memmap(path, dtype=np.uint8, mode="r")
+        self.tables = {spec.table.name: spec.open(self._file) for spec in specs}
+        self.reads = reads_of(spec.table for spec in specs)
+        self._end = weakref.finalize(self, _remove, path) if owner else None
+
+    @classmethod
+    def of(cls, plan: Plan) -> Remapper:
+        """Build the tables of a plan in a new memory file."""
+        if plan.order is None:
+            raise UserError(
+                "the plan has no row order, because it was made from a curve, so nobody knows "
+                "which row lies where: profile the data with `rowtier profile DATA --tables "
+                "tables.yaml -o profile/`, and plan from that"
+            )
+        _sweep()
+        specs = tuple(_specs(plan))
+        handle, path = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_folder())
+        try:
+            os.truncate(handle, max(1, specs[-1].stop))
+            memory = np.memmap(path, dtype=np.uint8, mode="r+")
+            for spec in specs:
+                spec.fill(memory, plan)
+            memory.flush()
+            return cls(path, specs, owner=True)
+        except BaseException:
+            _remove(path)
+            raise
+        finally:
+            os.close(handle)
+
+    def forget(self) -> None:
+        """Remove the file's name; those who have it open go on. Nobody can join afterwards."""
+        if self._end is not None:
+            self._end()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _attach, (self.path, self._specs)
+
+    def __call__(self, batch: Any) -> Addressed:
+        """The same batch with addresses for ids; a row that a table has not is an error."""
+        if isinstance(batch, Addressed):
+            return batch
+        found = jagged_batch(batch, dict.fromkeys(read.feature for read in self.reads))
+        return Addressed({r.key: self._addressed(r, found[r.feature]) for r in self.reads})
+
+    def _addressed(self, read: Read, jagged: Jagged) -> Jagged:
+        table_map = self.tables[read.table.name]
+        table, ids = table_map.table, jagged.values
+        if table.ids != "as_is":
+            wide = ids.astype(np.int64)
+            hashed = table.ids == "hash"
+            ids = (
+                hashed_rows(hash_ints(wide, np.uint64(table.hash_seed)), table)
+                if hashed
+                else wide % table.num_embeddings
+            )
+        found = np.empty(len(ids), dtype=table_map.address.dtype)
+        bad = int(look_up(ids, table_map.address, found))
+        if bad >= 0:
+            sample = int(np.searchsorted(jagged.edges, bad, side="right")) - 1
+            raise UserError(
+                f"feature {read.feature!r} has id {ids[bad]} in sample {sample} of the batch, and table "
+                f"{table.name!r} has rows 0 to {table.num_embeddings - 1}: mend the data, or say "
+                "`ids: modulo` or `ids: hash` for the table and profile again"
+            )
+        return Jagged(found, jagged.edges, jagged.weights, jagged.shape)
+
+
+@compiled
+def look_up(ids: NDArray[Any], table: NDArray[Any], found: NDArray[Any]) -> int:
+    """Fill in the addresses of ids; the position of the first that has none, or −1."""
+    rows = len(table)
+    for i in range(len(ids)):
+        row = ids[i]
+        if row < 0 or row >= rows:
+            return i
+        found[i] = table[row]
+    return -1
+
+
+@dataclass(frozen=True)
+class _Spec:
+    """Where a table's arrays lie in the file."""
+
+    table: Table
+    start: int
+    item_bytes: int
+    own: tuple[bool, ...]  # per layer: whether it orders rows in its own way
+
+    @property
+    def stop(self) -> int:
+        return self.start + (1 + sum(self.own)) * self.table.num_embeddings * self.item_bytes
+
+    def _arrays(self, memory: NDArray[np.uint8]) -> Iterator[Addresses]:
+        dtype, size = f"i{self.item_bytes}", self.table.num_embeddings * self.item_bytes
+        for start in range(self.start, self.stop, size):
+            yield memory[start : start + size].view(dtype)
+
+    def open(self, memory: NDArray[np.uint8]) -> TableMap:
+        address, *others = self._arrays(memory)
+        further = iter(others)
+        return TableMap(self.table, address, tuple(next(further) if o else None for o in self.own))
+
+    def fill(self, memory: NDArray[np.uint8], plan: Plan) -> None:
+        order = plan.order
+        assert order is not None
+        by_rank = rows_by_rank(order[self.table.name], self.table.num_embeddings)
+        layers = layers_of(plan.bands[self.table.name])
+        rows = _by_address(by_rank, layers[0])
+        address, *others = self._arrays(memory)
+        address[rows] = np.arange(len(rows))
+        for array, layer in zip(others, (la for la, o in zip(layers, self.own, strict=True) if o),
+                                strict=True):  # fmt: skip
+            there = np.empty(len(rows), dtype=np.int64)
+            there[_by_address(by_rank, layer)] = np.arange(len(rows))
+            array[:] = there[rows]
+
+
+def _specs(plan: Plan) -> Iterator[_Spec]:
+    start = 0
+    for table, bands in plan:
+        layers = layers_of(bands)
+        blocks = [_blocks(layer) for layer in layers]
+        item_bytes = 4 if table.num_embeddings <= 2**31 else 8
+        start = -(-start // 64) * 64
+        spec = _Spec(table, start, item_bytes, tuple(found != blocks[0] for found in blocks))
+        yield spec
+        start = spec.stop
+
+
+def _blocks(layer: list[Band]) -> list[tuple[int, int]]:
+    return [(band.start, band.stop) for band in layer if band.order == "blocks"]
+
+
+def _by_address(by_rank: Ints, layer: list[Band]) -> Ints:
+    """The rows in the order of their addresses."""
+    rows = by_rank.copy()
+    for start, stop in _blocks(layer):
+        rows[start:stop].sort()
+    return rows
+
+
+def _attach(path: str, specs: tuple[_Spec, ...]) -> Remapper:
+    if not Path(path).exists():
+        raise UserError(
+            f"{path}: the remap tables are gone; the process that made them has ended, or all its "
+            "ranks have joined already. Call plan.remapper() and hand that to the workers"
+        )
+    return Remapper(path, specs, owner=False)
+
+
+def _folder() -> str:
+    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+
+
+def _remove(path: str) -> None:
+    Path(path).unlink(missing_ok=True)
+
+
+def _sweep() -> None:
+    """Remove files of processes that were killed."""
+    for path in Path(_folder()).glob(f"{_PREFIX}*"):
+        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
+        if pid.isdigit() and not _alive(int(pid)):
+            _remove(str(path))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,279 @@
+"""Everything of a plan that runs on one rank, without autograd: place, look up, add up, update."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from rowtier.errors import MismatchError, UserError
+from rowtier.files import StrPath
+from rowtier.plan.plan import Plan
+from rowtier.plan.remap import Addressed, Remapper
+from rowtier.runtime.address import pieces_of
+from rowtier.runtime.counters import Counters
+from rowtier.runtime.exchange import Exchange, Trip
+from rowtier.runtime.optim import KINDS, Optimizer, Update
+from rowtier.runtime.reduce import Reducer
+from rowtier.runtime.rows import Lookups
+from rowtier.runtime.storage import NO_WEIGHTS, Init, Shard, first_weights, memories
+from rowtier.runtime.sync import Sums
+from rowtier.runtime.wire import Wire
+from rowtier.runtime.world import World
+from rowtier.tables import Table
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Gradients = Literal["mean", "sum"]
+_CHUNK = 1 << 16  # rows that are made at once
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a plan is run; what it decides is not in here.
+
+    `gradients`: "mean" divides the sum over all ranks by their number, as DDP and TorchRec
+    do; "sum" does not. `ids`: "narrow" sends 4 bytes an id where the table allows.
+    `tiers` maps tier names to folders; all others are RAM.
+    """
+
+    gradients: Gradients = "mean"
+    ids: Literal["narrow", "wide"] = "narrow"
+    tiers: Mapping[str, StrPath] = field(default_factory=dict)
+    local_world_size: int | None = None
+    seed: int = 0
+    init: Init | None = None
+
+    def __post_init__(self) -> None:
+        for name, accepted in (("gradients", ("mean", "sum")), ("ids", ("narrow", "wide"))):
+            if getattr(self, name) not in accepted:
+                raise UserError(
+                    f"{name} {getattr(self, name)!r}: accepted are {', '.join(accepted)}"
+                )
+
+
+class Engine:
+    """One rank's part of a plan."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        optimizers: Mapping[str, Optimizer],
+        group: dist.ProcessGroup | None,
+        options: RunOptions,
+    ):
+        self.plan, self.optimizers, self.options = plan, optimizers, options
+        self.world = World.of(plan.cluster, group, options.local_world_size)
+        self.wire = Wire(self.world)
+        self.remapper = _shared_remapper(plan, self.wire)
+        self.pieces = pieces_of(plan, self.world)
+        every = [piece for layers in self.pieces.values() for layer in layers for piece in layer]
+        self.counters = Counters(self.world, every)
+        kept = memories(plan.cluster.tier_names, options.tiers, self.world.rank)
+        self.shards = {
+            piece.number: Shard(
+                piece, kept[piece.band.tier], optimizers[piece.table.optimizer].state_names
+            )
+            for piece in every
+        }
+        narrow = options.ids == "narrow"
+        self.exchange = Exchange(self.wire, self.pieces, self.shards, self.counters, narrow)
+        self.reducer = Reducer(
+            self.wire, self.shards, self.pieces, self.remapper.tables, self.counters, narrow
+        )
+        self.step_number = 0
+        self._sums: dict[int, Sums] | None = None
+        self._factor = 1.0
+        self.initialise()
+
+    @property
+    def tables(self) -> list[Table]:
+        """The tables, in the order of the plan."""
+        return [entry.table for entry in self.remapper.tables.values()]
+
+    def initialise(self) -> None:
+        """Set all weights anew: a function of seed, table and row, not of the plan."""
+        seed = self.options.seed
+
+        def default(table: Table, rows: Ints) -> Floats:
+            return first_weights(table, rows, seed)
+
+        self.set_weights(self.options.init or default)
+
+    def set_weights(self, values: Init, table: str | None = None) -> None:
+        """Set weights to `values(table, rows)`, of one table or all."""
+        for shard in self.shards.values():
+            here = shard.piece.table
+            if table not in (None, here.name) or not shard.piece.rows_here:
+                continue
+            rows = self.rows_of(shard)
+            first, last = shard.piece.columns
+            for start in range(0, len(rows), _CHUNK):
+                part = rows[start : start + _CHUNK]
+                found = np.asarray(values(here, part), dtype=np.float32)
+                if found.shape != (len(part), here.embedding_dim):
+                    raise UserError(
+                        f"init of table {here.name!r} gave shape {found.shape} for {len(part)} "
+                        f"rows; give {(len(part), here.embedding_dim)}"
+                    )
+                slots = np.arange(start, start + len(part))
+                shard.store(slots, np.ascontiguousarray(found[:, first:last]))
+
+    def rows_of(self, shard: Shard) -> Ints:
+        """The row in each slot of a shard."""
+        entry, piece = self.remapper.tables[shard.piece.table.name], shard.piece
+        address, there = piece.addresses_here(), entry.layers[piece.layer]
+        rows = entry.rows()
+        if there is None:
+            return rows[address]
+        back = np.empty(len(there), dtype=np.int64)
+        back[there] = np.arange(len(there))
+        return rows[back[address]]
+
+    def lookups(self, batch: Addressed) -> list[Lookups]:
+        """What each table is asked for, its features one after the other."""
+        found = []
+        for entry in self.remapper.tables.values():
+            table = entry.table
+            parts = [batch[read.key] for read in self.remapper.reads if read.table is table]
+            if len(parts) == 1:
+                address, edges = parts[0].values, parts[0].edges
+                weights = NO_WEIGHTS if parts[0].weights is None else parts[0].weights
+            else:
+                address = np.concatenate([part.values for part in parts])
+                lengths = np.concatenate([part.lengths for part in parts])
+                edges = np.concatenate(([0], np.cumsum(lengths)))
+                weights = _all_weights(parts)
+            found.append(Lookups(table, entry, address, edges, weights))
+        return found
+
+    def forward(self, batch: Addressed) -> tuple[Trip, list[Floats]]:
+        """Per table the rows of its lookups, or the pooled rows of its bags."""
+        trip = self.exchange.forward(self.lookups(batch))
+        outputs = []
+        for entry in trip.lookups:
+            if entry.table.pooling == "none":
+                outputs.append(self.exchange.sequence(trip, entry))
+                continue
+            pooled = self.exchange.pooled(trip, entry)
+            if entry.table.pooling == "mean":
+                pooled /= _lengths(entry)
+            outputs.append(pooled)
+        return trip, outputs
+
+    def backward(self, trip: Trip, grads: Sequence[Floats]) -> None:
+        """Bring gradients of the outputs to the rows; `step` applies them."""
+        if self._sums is not None:
+            raise UserError(
+                "backward after the gradients of this step were clipped: call step() first"
+            )
+        scaled = {
+            entry.table.name: grad / _lengths(entry) if entry.table.pooling == "mean" else grad
+            for entry, grad in zip(trip.lookups, grads, strict=True)
+        }
+        self.exchange.backward(trip, scaled)
+
+    def clip(self, max_norm: float) -> float:
+        """Scale all gradients so that their norm over all tables is at most `max_norm`."""
+        self._sums = self.reducer.sums()
+        scale = self._scale
+        norm = float(np.sqrt(self.reducer.norm_squared(self._sums))) * scale
+        self._factor = min(1.0, max_norm / (norm + 1e-6))
+        return norm
+
+    @property
+    def _scale(self) -> float:
+        return 1.0 / self.world.tree.devices if self.options.gradients == "mean" else 1.0
+
+    def step(self, rates: Mapping[str, float]) -> None:
+        """Update every row that has gradients, once, at the learning rate of its optimizer."""
+        sums = self._sums if self._sums is not None else self.reducer.sums()
+        scale = np.float32(self._scale * self._factor)
+        if scale != 1:
+            sums = {number: (slots, grads * scale) for number, (slots, grads) in sums.items()}
+        squares = self.reducer.squares(sums)
+        self.step_number += 1
+        for number, (slots, grads) in sums.items():
+            shard = self.shards[number]
+            kind = shard.piece.table.optimizer
+            if len(slots):
+                self.optimizers[kind].update(
+                    Update(shard, slots, grads, rates[kind], self.step_number, squares.get(number))
+                )
+            self.counters.add_rows(number, updated=len(slots))
+        self.counters.steps += 1
+        self._sums, self._factor = None, 1.0
+
+    def forget_gradients(self) -> None:
+        """Drop gradients that were not applied."""
+        self._sums, self._factor = None, 1.0
+        for shard in self.shards.values():
+            shard.parts.clear()
+
+
+def chosen_optimizers(
+    plan: Plan, given: Optimizer | Sequence[Optimizer] | None
+) -> dict[str, Optimizer]:
+    """The optimizer of every kind that the plan's tables have; the plan decides the kind."""
+    if given is None:
+        given = ()
+    listed = [given] if isinstance(given, Optimizer) else list(given)
+    by_kind = {optimizer.kind: optimizer for optimizer in listed}
+    wanted = dict.fromkeys(table.optimizer for table, _ in plan)
+    for kind, optimizer in by_kind.items():
+        if kind not in wanted:
+            table = next(iter(plan))[0]
+            raise MismatchError(
+                f"{type(optimizer).__name__} was given, and the plan made room for "
+                f"{', '.join(wanted)} (table {table.name!r}: optimizer: {table.optimizer}): give "
+                f"{', '.join(KINDS[kind].__name__ for kind in wanted)}, or say `optimizer: {kind}` "
+                "in tables.yaml and plan again"
+            )
+    return {kind: by_kind.get(kind) or KINDS[kind]() for kind in wanted}
+
+
+def _lengths(entry: Lookups) -> Floats:
+    return np.maximum(np.diff(entry.edges), 1).astype(np.float32)[:, None]
+
+
+def _all_weights(parts: Sequence[Any]) -> Floats:
+    if all(part.weights is None for part in parts):
+        return NO_WEIGHTS
+    return np.concatenate(
+        [
+            np.ones(len(part.values), dtype=np.float32) if part.weights is None else part.weights
+            for part in parts
+        ]
+    )
+
+
+def _shared_remapper(plan: Plan, wire: Wire) -> Remapper:
+    """One set of remap tables per node: its first rank makes them, the others map them."""
+    world = wire.world
+    if world.group is None:
+        remapper = Remapper.of(plan)
+        remapper.forget()
+        return remapper
+    return _join(plan, wire)
+
+
+def _join(plan: Plan, wire: Wire) -> Remapper:
+    import socket
+
+    world = wire.world
+    names: list[Any] = [None] * world.size
+    dist.all_gather_object(names, socket.gethostname(), group=world.group)
+    first = names.index(names[world.rank])  # the first rank on this machine
+    mine = Remapper.of(plan) if first == world.rank else None
+    made: list[Any] = [None] * world.size
+    dist.all_gather_object(made, None if mine is None else mine.__reduce__()[1], group=world.group)
+    if mine is None:
+        path, specs = made[first]
+        mine = Remapper(path, specs, owner=False)
+    wire.barrier()
+    mine.forget()
+    return mine

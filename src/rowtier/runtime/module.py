@@ -1,0 +1,336 @@
+"""`ShardedEmbeddings`: the tables of a plan as one PyTorch module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from rowtier.errors import UserError
+from rowtier.files import StrPath
+from rowtier.plan.plan import Plan
+from rowtier.plan.remap import Addressed, Remapper
+from rowtier.runtime import kernels
+from rowtier.runtime.counters import Counters, Totals
+from rowtier.runtime.engine import Engine, Gradients, RunOptions, chosen_optimizers
+from rowtier.runtime.exchange import Trip
+from rowtier.runtime.optim import Optimizer
+from rowtier.runtime.storage import Init
+
+Floats = NDArray[np.float32]
+
+
+class JaggedRows(NamedTuple):
+    """The rows of one feature's lookups, sample after sample."""
+
+    values: torch.Tensor  # lookups × embedding_dim
+    lengths: torch.Tensor  # per sample
+
+
+class ShardedEmbeddings(torch.nn.Module):
+    """All embedding tables of a plan, on the ranks of a process group.
+
+    Takes a dict of feature → ids (a rectangle), (ids, lengths) or (ids, lengths, weights), or
+    a TorchRec KeyedJaggedTensor; all ranks call it together, each with its own batch. Returns
+    per feature `[batch, dim]` for pooled tables, `JaggedRows` for others (`[batch, length,
+    dim]` for a rectangle); for a KeyedJaggedTensor what the unsharded TorchRec module returns.
+
+    The module has no parameters: `optimizer` updates the rows, after `backward`.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        process_group: dist.ProcessGroup | None = None,
+        *,
+        gradients: Gradients = "mean",
+        tiers: Mapping[str, StrPath] | None = None,
+        ids: Any = "narrow",
+        local_world_size: int | None = None,
+        seed: int = 0,
+        init: Init | None = None,
+    ):
+        super().__init__()
+        options = RunOptions(gradients, ids, dict(tiers or {}), local_world_size, seed, init)
+        chosen = chosen_optimizers(plan, optimizer)
+        self.engine = Engine(plan, chosen, process_group, options)
+        self._handle = torch.zeros(0, requires_grad=True)
+        self.optimizer = EmbeddingOptimizer(self.engine, self._handle)
+
+    @classmethod
+    def from_module(cls, module: torch.nn.Module, plan: Plan, *args: Any, **kw: Any) -> Any:
+        """The same tables with the weights of nn.EmbeddingBag, nn.Embedding or a TorchRec one.
+
+        A single table may have any name; several come as an `nn.ModuleDict` by table name, or
+        as a TorchRec collection. Every rank has the whole weights here.
+        """
+        from rowtier.runtime.modules import weights_of
+
+        weights = weights_of(module, plan)
+        made = cls(plan, *args, **kw)
+        for name, tensor in weights.items():
+            made.engine.set_weights(
+                lambda _, rows, t=tensor: t[torch.from_numpy(rows)].float().numpy(), name
+            )
+        return made
+
+    @property
+    def plan(self) -> Plan:
+        """The plan that is run."""
+        return self.engine.plan
+
+    @property
+    def remapper(self) -> Remapper:
+        """What turns ids into addresses; for workers take `plan.remapper()`."""
+        return self.engine.remapper
+
+    @property
+    def counters(self) -> Counters:
+        """What this rank did since the last reset."""
+        return self.engine.counters
+
+    def count(self) -> Totals:
+        """What all ranks did since the last reset; all of them must call this."""
+        return self.engine.counters.gathered(self.engine.wire)
+
+    def forward(self, batch: Any) -> Any:
+        """Look up a batch."""
+        keyed = not isinstance(batch, Mapping)
+        weights = {} if isinstance(batch, Addressed) else self._trained_weights(batch)
+        addressed = self.engine.remapper(batch)
+        self._refuse_weights(weights)
+        device = _device_of(batch)
+        found = _Lookup.apply(self._handle, self, addressed, list(weights), *weights.values())  # type: ignore[no-untyped-call]
+        outputs = {
+            read.key: output.to(device)
+            for read, output in zip(self.remapper.reads, found, strict=True)
+        }
+        return self._as_torchrec(outputs, addressed) if keyed else self._shaped(outputs, addressed)
+
+    def _shaped(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> dict[str, Any]:
+        shaped: dict[str, Any] = {}
+        for read in self.remapper.reads:
+            output, jagged = outputs[read.key], batch[read.key]
+            if read.table.pooling != "none":
+                shaped[read.key] = output
+            elif jagged.shape is not None:
+                shaped[read.key] = output.reshape(*jagged.shape, output.shape[1])
+            else:
+                lengths = torch.from_numpy(jagged.lengths).to(output.device)
+                shaped[read.key] = JaggedRows(output, lengths)
+        return shaped
+
+    def _as_torchrec(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
+        from rowtier.runtime.modules import keyed_outputs
+
+        return keyed_outputs(self.remapper.reads, outputs, batch)
+
+    def _trained_weights(self, batch: Any) -> dict[str, torch.Tensor]:
+        """Weights of lookups that want a gradient, by the name of what reads them."""
+        found = {}
+        given = batch if isinstance(batch, Mapping) else batch.to_dict()
+        for read in self.remapper.reads:
+            entry = given.get(read.feature)
+            weights = getattr(entry, "weights", None)
+            if isinstance(entry, (tuple, list)) and len(entry) == 3:
+                weights = entry[2]
+            elif callable(weights):  # a JaggedTensor
+                weights = entry.weights_or_none()
+            if isinstance(weights, torch.Tensor) and weights.requires_grad:
+                found[read.key] = weights
+        return found
+
+    def _refuse_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        tables = {read.key: read.table.name for read in self.remapper.reads}
+        for key in weights:
+            for layer in self.engine.pieces[tables[key]]:
+                for piece in layer:
+                    if piece.pooled and torch.is_grad_enabled():
+                        raise UserError(
+                            f"feature {key!r}: its weights want a gradient, and ranks "
+                            f"{piece.band.start} to {piece.band.stop} of table {tables[key]!r} "
+                            "exchange sums, so the reader never sees the rows: detach the "
+                            "weights, or plan with `exchange: rows` for the table"
+                        )
+
+    def clip_grad_norm_(self, max_norm: float) -> float:
+        """Clip the gradients of all tables by their common norm, before `optimizer.step()`.
+
+        Returns the norm. All ranks must call this. Clipping every parameter of a model by one
+        norm is not supported, as the dense part's gradients are elsewhere.
+        """
+        return self.engine.clip(float(max_norm))
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        from rowtier.runtime.logical import weights_dict
+
+        destination.update({prefix + k: v for k, v in weights_dict(self.engine).items()})
+
+    def _load_from_state_dict(
+        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing_keys: list[str],
+        unexpected_keys: list[str], error_msgs: list[str],
+    ) -> None:  # fmt: skip
+        from rowtier.runtime.logical import load_weights, weight_names
+
+        names = weight_names(self.engine)
+        for name in names:
+            if prefix + name not in state_dict:
+                missing_keys.append(prefix + name)
+        found = {n: state_dict[prefix + n] for n in names if prefix + n in state_dict}
+        try:
+            load_weights(self.engine, found)
+        except UserError as error:
+            error_msgs.append(str(error))
+        if strict:
+            unexpected_keys += [
+                key
+                for key in state_dict
+                if key.startswith(prefix) and key.removeprefix(prefix) not in names
+            ]
+
+    def extra_repr(self) -> str:
+        """What is in here, for print(model)."""
+        world = self.engine.world
+        return f"{len(self.engine.tables)} tables, rank {world.rank} of {world.size}"
+
+
+class EmbeddingOptimizer(torch.optim.Optimizer):
+    """Updates the rows of `ShardedEmbeddings`; a learning rate scheduler can drive it.
+
+    One parameter group per kind of optimizer. `zero_grad` drops gradients that wait; without
+    it, or `step`, the gradients of several backward passes add up.
+    """
+
+    def __init__(self, engine: Engine, handle: torch.Tensor):
+        self._engine = engine
+        groups = [
+            # One handle each: torch allows a tensor in one group only.
+            {"params": [torch.zeros(0, requires_grad=True)], "kind": kind, "lr": optimizer.lr}
+            for kind, optimizer in engine.optimizers.items()
+        ]
+        super().__init__(groups, {})
+
+    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+        """Apply the gradients since the last step; all ranks must call this."""
+        loss = closure() if closure is not None else None
+        self._engine.step({group["kind"]: float(group["lr"]) for group in self.param_groups})
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop gradients that were not applied."""
+        self._engine.forget_gradients()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State by the names of the logical tables; all ranks must call this."""
+        from rowtier.runtime.logical import state_dict
+
+        groups = [
+            {key: value for key, value in group.items() if key != "params"}
+            for group in self.param_groups
+        ]
+        return {"state": state_dict(self._engine), "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take state that was saved under any plan and world size; all ranks must call this."""
+        from rowtier.runtime.logical import load_state
+
+        load_state(self._engine, state_dict["state"])
+        for saved in state_dict["param_groups"]:
+            for group in self.param_groups:
+                if group["kind"] == saved["kind"]:
+                    group.update(saved)
+
+
+class _Lookup(torch.autograd.Function):
+    """One lookup of all tables; its backward brings the gradients to the rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, handle: torch.Tensor, module: ShardedEmbeddings, batch: Addressed,
+        weighted: list[str], *weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        engine = module.engine
+        trip, outputs = engine.forward(batch)
+        ctx.module, ctx.trip, ctx.batch, ctx.weighted = module, trip, batch, weighted
+        ctx.used = False
+        return tuple(_split(module, batch, outputs))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+        if ctx.used:
+            raise UserError(
+                "a second backward through the same lookup: its gradients would count twice; "
+                "call the module again, or add the losses up before backward"
+            )
+        ctx.used = True
+        module, trip = ctx.module, ctx.trip
+        joined = _joined(module, trip, grads)
+        engine = module.engine
+        of_weights = _weight_grads(module, trip, joined, ctx.weighted) if ctx.weighted else []
+        engine.backward(trip, joined)
+        ctx.trip = None
+        return (None, None, None, None, *of_weights)
+
+
+def _split(
+    module: ShardedEmbeddings, batch: Addressed, outputs: list[Floats]
+) -> list[torch.Tensor]:
+    """Outputs of tables as outputs of what reads them."""
+    found = []
+    for table, output in zip(module.engine.tables, outputs, strict=True):
+        at = 0
+        for read in module.remapper.reads:
+            if read.table is table:
+                jagged = batch[read.key]
+                size = len(jagged.values) if table.pooling == "none" else jagged.samples
+                part = output if size == len(output) else output[at : at + size]
+                found.append(torch.from_numpy(part))
+                at += size
+    return found
+
+
+def _joined(
+    module: ShardedEmbeddings, trip: Trip, grads: Sequence[torch.Tensor | None]
+) -> list[Floats]:
+    """Gradients of what reads as gradients of tables."""
+    joined, given = [], iter(grads)
+    for lookups in trip.lookups:
+        reads = [read for read in module.remapper.reads if read.table is lookups.table]
+        parts = [next(given) for _ in reads]
+        arrays = [part.detach().cpu().float().numpy() for part in parts if part is not None]
+        assert len(arrays) == len(parts)  # autograd gives zeros where an output was not used
+        joined.append(np.ascontiguousarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays)))
+    return joined
+
+
+def _weight_grads(
+    module: ShardedEmbeddings, trip: Trip, grads: list[Floats], weighted: list[str]
+) -> list[torch.Tensor]:
+    """Gradients of lookups' weights: row times gradient of its bag."""
+    found: dict[str, torch.Tensor] = {}
+    for lookups, grad in zip(trip.lookups, grads, strict=True):
+        out, at = np.zeros(len(lookups.address), dtype=np.float32), 0
+        if lookups.table.pooling == "mean":
+            grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
+        for first, width, spots, flat in trip.spots(lookups):
+            kernels.weights_back(flat, spots, lookups.edges, grad, first, width, out)
+        reads = [read for read in module.remapper.reads if read.table is lookups.table]
+        bags = lookups.bags // len(reads)
+        for index, read in enumerate(reads):
+            size = int(lookups.edges[(index + 1) * bags]) - at
+            found[read.key] = torch.from_numpy(out[at : at + size])
+            at += size
+    return [found[key] for key in weighted]
+
+
+def _device_of(batch: Any) -> torch.device:
+    values = next(iter(batch.values()), None) if isinstance(batch, Mapping) else batch.values()
+    if isinstance(values, (tuple, list)):
+        values = values[0]
+    values = getattr(values, "values", values)
+    return values.device if isinstance(values, torch.Tensor) else torch.device("cpu")

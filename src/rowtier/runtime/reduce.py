@@ -1,0 +1,129 @@
+"""Gradients of a step, summed: over all uses of a row, all its copies, and scaled."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.errors import UserError
+from rowtier.plan.remap import TableMap
+from rowtier.runtime.address import Piece
+from rowtier.runtime.counters import Counters
+from rowtier.runtime.optim import squares_of
+from rowtier.runtime.parcels import Grouped, swap_counts, swap_entries
+from rowtier.runtime.storage import Shard
+from rowtier.runtime.sync import Sums, Sync
+from rowtier.runtime.wire import Wire
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+class Reducer:
+    """Brings the gradients that wait beside the shards together."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        shards: dict[int, Shard],
+        pieces: dict[str, list[list[Piece]]],
+        maps: dict[str, TableMap],
+        counters: Counters,
+        narrow: bool,
+    ):
+        self.wire, self.shards, self.counters = wire, shards, counters
+        self.pieces, self.maps = pieces, maps
+        self.sync = Sync(wire, list(shards.values()), counters, narrow)
+        self._apart = [
+            name
+            for name, layers in pieces.items()
+            if len(layers) > 1 and layers[0][0].table.optimizer == "rowwise_adagrad"
+        ]
+        if self._apart and wire.world.tree.racks:
+            raise UserError(
+                f"table {self._apart[0]!r}: row-wise Adagrad on column ranges that servers hold "
+                "is not supported; use adagrad or sgd for the table, or keep its rows whole"
+            )
+
+    def sums(self) -> dict[int, Sums]:
+        """Per piece the rows that have gradients, and their sums."""
+        found = self.sync.run()
+        for number, shard in self.shards.items():
+            if number not in found:
+                found[number] = shard.merged()
+        return found
+
+    def squares(self, sums: dict[int, Sums]) -> dict[int, Floats]:
+        """Per piece of row-wise Adagrad the mean of g² over every row, columns elsewhere too."""
+        found: dict[int, Floats] = {}
+        for number, shard in self.shards.items():
+            if shard.piece.table.optimizer == "rowwise_adagrad":
+                found[number] = squares_of(sums[number][1])
+        for name in self._apart:
+            self._add_others(name, sums, found)
+        for number, squares in found.items():
+            found[number] = squares / np.float32(self.shards[number].piece.table.embedding_dim)
+        return found
+
+    def _add_others(self, name: str, sums: dict[int, Sums], found: dict[int, Floats]) -> None:
+        """Ask whoever has the other columns of a row for their part of the sum."""
+        layers = self.pieces[name]
+        every = [piece for layer in layers for piece in layer]
+        own = {piece.number: found[piece.number] for piece in every}
+        for piece in every:
+            slots = sums[piece.number][0]
+            row = self._first_layer(name, piece, piece.addresses_here()[slots])
+            parts = np.zeros((len(layers), len(slots)), dtype=np.float32)
+            parts[piece.layer] = own[piece.number]
+            for other in every:
+                if other.layer != piece.layer:
+                    parts[other.layer] += self._fetch(name, piece, other, row, sums, own)
+            # Layer by layer, so that all columns of a row get the same sum.
+            found[piece.number] = np.add.reduce(parts, axis=0)
+
+    def _first_layer(self, name: str, piece: Piece, address: Ints) -> Ints:
+        """Addresses of a layer as addresses of the first."""
+        table = self.maps[name].layers[piece.layer]
+        if table is None:
+            return address
+        back = np.empty(len(table), dtype=np.int64)
+        back[table] = np.arange(len(table))
+        return back[address]
+
+    def _fetch(
+        self,
+        name: str,
+        piece: Piece,
+        other: Piece,
+        row: Ints,
+        sums: dict[int, Sums],
+        own: dict[int, Floats],
+    ) -> Floats:
+        """Squares of another piece's columns, for the rows that both have; 0 for others."""
+        wire = self.wire
+        address = np.asarray(self.maps[name].in_layer(other.layer, row), dtype=np.int64)
+        both = np.flatnonzero((address >= other.band.start) & (address < other.band.stop))
+        asked, order = Grouped.by_rank(
+            address[both], other.holders(address[both]), wire.world.size
+        )
+        got_counts = swap_counts(wire, asked.counts[None])
+        (got,) = swap_entries(wire, [asked], got_counts)
+        slots, _ = sums[other.number]
+        at = np.searchsorted(slots, other.slots(got.data))
+        answers = Grouped(own[other.number][at], got.counts)
+        (came,) = swap_entries(wire, [answers], asked.counts[None])
+        size = asked.counts * 8 + got.counts * 4
+        self.counters.add_bytes("norms", piece.number, size, got.counts * 8 + asked.counts * 4)
+        squares = np.zeros(len(row), dtype=np.float32)
+        squares[both[order]] = came.data
+        return squares
+
+    def norm_squared(self, sums: dict[int, Sums]) -> float:
+        """Sum of g² over all rows of all tables, each counted once."""
+        own = 0.0
+        for number, (_, grads) in sums.items():
+            if self.shards[number].piece.group == 0:
+                own += float(np.square(grads, dtype=np.float64).sum())
+        return float(self.wire.sum(np.array([own]))[0])
+
+

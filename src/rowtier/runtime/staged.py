@@ -1,0 +1,238 @@
+"""Partial sums that are added up inside the sending group first.
+
+At stage l every rank hands on the sums it has for readers further than level l − 1: to the
+reader, if level l joins them, else to the rank of its own level-l group that has the reader's
+place there, which adds up what the group has for that reader. Which bags the sums are of is
+told beside them, a bit per bag.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.runtime import kernels
+from rowtier.runtime.parcels import Grouped, Layout, swap_entries
+from rowtier.runtime.sums import SumsRequest, View, add_up, keep_parts
+from rowtier.runtime.wire import Wire
+from rowtier.runtime.world import World
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+_SHIFT = 40  # reader and bag in one number
+
+
+def route(world: World, sender: int, stage: int) -> Ints:
+    """Whom a rank hands the sums for each reader at a stage; −1: nobody."""
+    tree, size = world.tree, world.tree.sizes[stage]
+    readers = np.arange(tree.devices, dtype=np.int64)
+    if tree.attached[sender] > stage:
+        return np.full(tree.devices, -1, dtype=np.int64)
+    anchor = int(world.anchors[sender])
+    there = readers // size == anchor // size
+    below = tree.sizes[stage - 1]
+    arrived = (readers // below == anchor // below) & (tree.attached[sender] < stage)
+    relay = anchor // size * size + readers % size
+    return np.where(arrived, -1, np.where(there, readers, relay))
+
+
+def tell_bags(wire: Wire, request: SumsRequest, bags: Ints) -> list[Ints]:
+    """Tell owners which bags the lookups are of; per rank, which bags it has lookups here of."""
+    sent, got = request.sent, request.owned.counts
+    edges = np.concatenate(([0], np.cumsum(sent.counts)))
+    bits = []
+    for rank in range(wire.world.size):
+        flags = np.zeros(bags[wire.world.rank] if sent.counts[rank] else 0, dtype=np.uint8)
+        flags[sent.bag[edges[rank] : edges[rank + 1]]] = 1
+        bits.append(np.packbits(flags))
+    sizes = np.array([len(packed) for packed in bits], dtype=np.int64)
+    came_sizes = np.where(got > 0, -(-bags // 8), 0)
+    (came,) = swap_entries(wire, [Grouped(np.concatenate(bits), sizes)], came_sizes[None])
+    at = came.edges
+    return [np.flatnonzero(np.unpackbits(came.data[at[p] : at[p + 1]])) for p in range(len(got))]
+
+
+@dataclass(eq=False)
+class _Held:
+    """Sums that a rank has: for which reader's bag, and where."""
+
+    keys: Ints  # reader << _SHIFT | bag
+    at: Ints
+    flat: Floats
+
+    @property
+    def readers(self) -> Ints:
+        return self.keys >> _SHIFT
+
+    @property
+    def bags(self) -> Ints:
+        return self.keys & ((1 << _SHIFT) - 1)
+
+
+@dataclass(eq=False)
+class _Stage:
+    layout: Layout
+    moved: Ints  # which of the sums that were held, in the order they were sent
+    sent_at: Ints
+    merged: Ints  # which of the new sums each one that came was added to
+    came_at: Ints
+    held: _Held
+    mine: Ints  # those of the new sums that are for this rank
+    sent_counts: Ints
+    came_counts: Ints
+
+
+@dataclass(eq=False)
+class StagedTrip:
+    """The partial sums of one staged view in one step."""
+
+    request: SumsRequest
+    view: View
+    stages: list[_Stage] = field(default_factory=list)
+
+    @property
+    def width(self) -> int:
+        """Columns of a sum."""
+        return self.view.width
+
+    @property
+    def number(self) -> int:
+        """The piece that the bytes count for."""
+        return self.view.pieces[0].number
+
+    def run(self, wire: Wire, bags: Ints, told: list[Ints]) -> None:
+        """Add up, and hand on stage by stage. `told[p]` are the bags rank p has lookups here of."""
+        self._bags, self._wire = bags, wire
+        held = self._add_up(told)
+        self.first = held
+        for stage in range(1, wire.world.tree.levels + 1):
+            held = self._hand_on(held, stage)
+
+    def _add_up(self, told: list[Ints]) -> _Held:
+        owned, width = self.request.owned, self.width
+        number, counts, sequence = owned.in_view(self.view)
+        flat = np.zeros(len(sequence) * width, dtype=np.float32)
+        at = np.arange(len(sequence), dtype=np.int64) * width
+        self._parts = add_up(self.request, self.view, number, at, flat)
+        readers = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
+        # Bags were numbered through over all ranks; each rank told which of its own they are.
+        everyones = np.concatenate([*told, np.empty(0, dtype=np.int64)])
+        return _Held((readers << _SHIFT) | everyones[sequence], at, flat)
+
+    def _hand_on(self, held: _Held, stage: int) -> _Held:
+        wire, world, width = self._wire, self._wire.world, self.width
+        targets = route(world, world.rank, stage)
+        to = targets[held.readers]
+        moving = np.flatnonzero(to >= 0)
+        order, sent_counts = kernels.group(to[moving], world.size)
+        moved = moving[order]
+        came = self._tell(held.keys[moved], sent_counts, stage)
+        came_counts = np.array([len(keys) for keys in came], dtype=np.int64)
+        layout = Layout(
+            world.rank, came_counts[None], sent_counts[None], np.array([width]), self.dtype
+        )
+        flat = np.empty(layout.floats, dtype=np.float32)
+        sent_at = kernels.spots(layout.got_at[0], sent_counts, width)
+        came_at = kernels.spots(layout.asked_at[0], came_counts, width)
+        kernels.copy_spots(held.flat, held.at[moved], flat, sent_at, width)
+        layout.answer(wire, flat)
+        new, merged = _merged(np.concatenate(came), flat, came_at, width)
+        mine = np.flatnonzero(new.readers == world.rank)
+        entry = _Stage(
+            layout, moved, sent_at, merged, came_at, new, mine, sent_counts, came_counts
+        )
+        self.stages.append(entry)
+        # A server waits for its level, and nobody hands it anything.
+        return held if world.tree.attached[world.rank] > stage else new
+
+    def _tell(self, keys: Ints, counts: Ints, stage: int) -> list[Ints]:
+        """Tell the ranks which bags sums are of; which the ones that come are of."""
+        world, wire = self._wire.world, self._wire
+        own = route(world, world.rank, stage)
+        edges = np.concatenate(([0], np.cumsum(counts)))
+        bits, sizes = [], np.zeros(world.size, dtype=np.int64)
+        for target in range(world.size):
+            packed = self._packed(keys[edges[target] : edges[target + 1]], own == target)
+            bits.append(packed)
+            sizes[target] = len(packed)
+        came_sizes = np.array(
+            [self._bytes(route(world, p, stage) == world.rank) for p in range(world.size)],
+            dtype=np.int64,
+        )
+        (got,) = swap_entries(wire, [Grouped(np.concatenate(bits), sizes)], came_sizes[None])
+        at = got.edges
+        return [
+            self._unpacked(got.data[at[p] : at[p + 1]], route(world, p, stage) == world.rank)
+            for p in range(world.size)
+        ]
+
+    def _bytes(self, served: NDArray[np.bool_]) -> int:
+        return int((-(-self._bags[: len(served)][served] // 8)).sum())
+
+    def _packed(self, keys: Ints, served: NDArray[np.bool_]) -> NDArray[np.uint8]:
+        parts = [np.empty(0, dtype=np.uint8)]
+        for reader in np.flatnonzero(served):
+            flags = np.zeros(self._bags[reader], dtype=np.uint8)
+            own = keys[keys >> _SHIFT == reader]
+            flags[own & ((1 << _SHIFT) - 1)] = 1
+            parts.append(np.packbits(flags))
+        return np.concatenate(parts)
+
+    def _unpacked(self, data: NDArray[np.uint8], served: NDArray[np.bool_]) -> Ints:
+        parts, at = [np.empty(0, dtype=np.int64)], 0
+        for reader in np.flatnonzero(served):
+            size = -(-int(self._bags[reader]) // 8)
+            bags = np.flatnonzero(np.unpackbits(data[at : at + size]))
+            parts.append((reader << _SHIFT) | bags)
+            at += size
+        return np.concatenate(parts)
+
+    @property
+    def dtype(self) -> str:
+        """How values travel."""
+        return self.request.lookups.table.dtype
+
+    def add_to(self, out: Floats) -> None:
+        """Add all sums that arrived to their bags."""
+        for held, mine in self._arrived():
+            kernels.add_bags(
+                held.flat, held.at[mine], held.bags[mine], out, self.view.first, self.width
+            )
+
+    def _arrived(self) -> list[tuple[_Held, Ints]]:
+        world, first = self._wire.world, self.first
+        own = np.flatnonzero(first.readers == world.rank)
+        return [(first, own), *((stage.held, stage.mine) for stage in self.stages)]
+
+    def back(self, grad: Floats) -> None:
+        """Send the gradients of the bags to all that added to them."""
+        flats = [np.zeros_like(self.first.flat)]
+        flats += [np.zeros_like(stage.held.flat) for stage in self.stages]
+        for flat, (held, mine) in zip(flats, self._arrived(), strict=True):
+            kernels.take_bags(
+                flat, held.at[mine], held.bags[mine], grad, self.view.first, self.width
+            )
+        server = self._wire.world.tree.attached[self._wire.world.rank]
+        for number in range(len(self.stages), 0, -1):
+            stage, flat = self.stages[number - 1], flats[number]
+            grads = np.empty(stage.layout.floats, dtype=np.float32)
+            come = stage.held.at[stage.merged]
+            kernels.copy_spots(flat, come, grads, stage.came_at, self.width)
+            stage.layout.give_back(self._wire, grads)
+            before = 0 if server >= number else number - 1
+            held = self.first if before == 0 else self.stages[before - 1].held
+            kernels.copy_spots(
+                grads, stage.sent_at, flats[before], held.at[stage.moved], self.width
+            )
+        keep_parts(self.request, self.view, self._parts, flats[0])
+
+
+def _merged(keys: Ints, flat: Floats, at: Ints, width: int) -> tuple[_Held, Ints]:
+    """Sums of the same bag, added up in the order they came."""
+    found, merged = kernels.distinct(keys)
+    sums = np.zeros(len(found) * width, dtype=np.float32)
+    spots = np.arange(len(found), dtype=np.int64) * width
+    kernels.add_spots(flat, at, sums, spots[merged], width)
+    return _Held(found, spots, sums), merged

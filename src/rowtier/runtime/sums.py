@@ -1,0 +1,238 @@
+"""Partial sums on their way: owners add up what a bag looks up with them, readers add the sums.
+
+Ids travel lookup by lookup, bag by bag; the top bit of an id says that a new bag begins. A
+*view* is a run of columns that some bands share: for it an owner sends one partial sum per
+bag that has any lookup there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.runtime import kernels
+from rowtier.runtime.address import Piece
+from rowtier.runtime.parcels import Grouped, Layout
+from rowtier.runtime.rows import Lookups
+from rowtier.runtime.storage import NO_WEIGHTS, Part, Shard
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A run of columns and the pieces that hold them, all staged or none."""
+
+    first: int
+    last: int
+    pieces: tuple[Piece, ...]
+
+    @property
+    def width(self) -> int:
+        """How many columns."""
+        return self.last - self.first
+
+
+def views_of(layers: list[list[Piece]], staged: bool) -> list[View]:
+    """The views of a table's pooled pieces."""
+    pooled = [piece for layer in layers for piece in layer if piece.pooled]
+    views = []
+    for first, last in pairwise(sorted({edge for piece in pooled for edge in piece.columns})):
+        inside = tuple(
+            piece
+            for piece in pooled
+            if piece.way.staged == staged and piece.columns[0] <= first and last <= piece.columns[1]
+        )
+        if inside:
+            views.append(View(first, last, inside))
+    return views
+
+
+@dataclass(eq=False)
+class Entries:
+    """Lookups of pooled pieces, rank by rank: at their reader, or at their owner."""
+
+    counts: Ints  # per rank
+    piece: Ints  # number of each entry's piece
+    bag: Ints  # rises inside a rank's entries
+    slots: Ints  # at the owner
+    weights: Floats
+
+    def in_view(self, view: View) -> tuple[Ints, Ints, Ints]:
+        """Number the bags of a view: of each entry (−1: none), how many per rank, which."""
+        inside = np.isin(self.piece, [piece.number for piece in view.pieces])
+        return kernels.number_bags(self.counts, self.bag, inside)
+
+
+@dataclass(eq=False)
+class SumsRequest:
+    """The lookups of one table's pooled pieces, staged or not, as they are sent to owners."""
+
+    layers: list[list[Piece]]
+    staged: bool
+    shards: dict[int, Shard]
+    lookups: Lookups
+    sent: Entries = field(init=False)
+    owned: Entries = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.views = views_of(self.layers, self.staged)
+        self.pieces = [
+            piece
+            for layer in self.layers
+            for piece in layer
+            if piece.pooled and piece.way.staged == self.staged
+        ]
+        self.world = self.pieces[0].world
+
+    @property
+    def number(self) -> int:
+        """The piece that shared bytes count for."""
+        return self.pieces[0].number
+
+    def ask(self, narrow: bool) -> Grouped:
+        """Addresses for every owner, the first of a bag marked."""
+        which, owner, piece = [], [], []
+        for here in self.pieces:
+            found, address = self.lookups.in_piece(here, distinct=False)
+            assert not isinstance(found, slice)
+            which.append(found)
+            owner.append(here.holders(address))
+            piece.append(np.full(len(found), here.number, dtype=np.int64))
+        lookup, owners, numbers = map(np.concatenate, (which, owner, piece))
+        if len(self.pieces) > 1:
+            # Lookup by lookup, and for each its layers in turn, as owners expect them.
+            turn = np.argsort(lookup, kind="stable")
+            lookup, owners, numbers = lookup[turn], owners[turn], numbers[turn]
+        order, counts = kernels.group(owners, self.world.size)
+        lookup, numbers = lookup[order], numbers[order]
+        bags = self.lookups.bag_of[lookup]
+        weights = self.lookups.weights
+        weights = weights[lookup] if len(weights) else NO_WEIGHTS
+        self.sent = Entries(counts, numbers, bags, np.empty(0, dtype=np.int64), weights)
+        new = np.ones(len(bags), dtype=np.bool_)
+        new[1:] = bags[1:] != bags[:-1]
+        starts = np.cumsum(counts)[:-1]
+        new[starts[starts < len(new)]] = True
+        dtype, bit = (np.uint32, 31) if narrow else (np.uint64, 63)
+        ids = self.lookups.address[lookup].astype(dtype) | (new.astype(dtype) << dtype(bit))
+        return Grouped(ids, counts)
+
+    def deliver(self, got: Grouped, weights: Floats) -> None:
+        """Find the rows that the ranks look up here."""
+        bit = np.uint64(8 * got.data.itemsize - 1)
+        ids = got.data.astype(np.uint64)
+        new = ids >> bit
+        address = (ids & ((np.uint64(1) << bit) - np.uint64(1))).astype(np.int64)
+        bags = np.cumsum(new).astype(np.int64) - 1
+        piece, slots = self._own(address)
+        self.owned = Entries(got.counts, piece, bags, slots, weights)
+
+    def _own(self, address: Ints) -> tuple[Ints, Ints]:
+        """Piece and slot of each entry; one of several layers stands once for each, in turn."""
+        piece = np.full(len(address), -1, dtype=np.int64)
+        slots = np.zeros(len(address), dtype=np.int64)
+        held = np.zeros(len(address), dtype=np.int64)  # layers that this rank has of the row
+        found = []
+        for here in self.pieces:
+            layered = np.asarray(self.lookups.map.in_layer(here.layer, address), dtype=np.int64)
+            inside = (layered >= here.band.start) & (layered < here.band.stop)
+            mine = np.zeros(len(address), dtype=np.bool_)
+            if here.position >= 0:
+                mine[inside] = here.holders(layered[inside]) == self.world.rank
+            found.append((here, layered, mine, held.copy()))
+            held += mine
+        turn = _turns(held)
+        for here, layered, mine, before in found:
+            chosen = mine & (before == turn)
+            piece[chosen] = here.number
+            slots[chosen] = here.slots(layered[chosen])
+        assert (piece >= 0).all()
+        return piece, slots
+
+
+def _turns(held: Ints) -> Ints:
+    """For runs of `held[i]` entries of the same lookup: which of the run each one is."""
+    turn = np.zeros(len(held), dtype=np.int64)
+    if len(held) and held.max() > 1:
+        i = 0
+        while i < len(held):
+            count = int(held[i])
+            turn[i : i + count] = np.arange(count)
+            i += count
+    return turn
+
+
+@dataclass(eq=False)
+class SumsTrip:
+    """The partial sums of one view that owners send readers straight away."""
+
+    request: SumsRequest
+    view: View
+
+    def __post_init__(self) -> None:
+        _, self._asked, self.bags = self.request.sent.in_view(self.view)
+        self._number, self._got, _ = self.request.owned.in_view(self.view)
+
+    @property
+    def number(self) -> int:
+        """The piece that the bytes count for."""
+        return self.view.pieces[0].number
+
+    @property
+    def dtype(self) -> str:
+        """How values travel."""
+        return self.request.lookups.table.dtype
+
+    @property
+    def width(self) -> int:
+        """Columns of a sum."""
+        return self.view.width
+
+    def asked_counts(self, hop: int) -> Ints:
+        """Sums that each rank answers with."""
+        return self._asked
+
+    def got_counts(self, hop: int) -> Ints:
+        """Sums that each rank gets from here."""
+        return self._got
+
+    def fill(self, hop: int, layout: Layout, channel: int, flat: Floats) -> None:
+        """Write the partial sums that others need."""
+        self.at = kernels.spots(layout.asked_at[channel], self._asked, self.width)
+        given = kernels.spots(layout.got_at[channel], self._got, self.width)
+        for start, count in zip(layout.got_at[channel], self._got, strict=True):
+            flat[start : start + count * self.width] = 0
+        self._parts = add_up(self.request, self.view, self._number, given, flat)
+
+    def take_back(self, hop: int, flats: list[Floats]) -> None:
+        """Keep the gradients of the sums for the rows they were made of."""
+        keep_parts(self.request, self.view, self._parts, flats[hop - 1])
+
+
+_Parts = list[tuple[Piece, Ints, Ints, Floats]]
+
+
+def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, flat: Floats) -> _Parts:
+    """Add the rows of a view's entries to the sums at their spots."""
+    parts, owned = [], request.owned
+    for piece in view.pieces:
+        chosen = np.flatnonzero((owned.piece == piece.number) & (number >= 0))
+        slots, to = owned.slots[chosen], at[number[chosen]]
+        weights = owned.weights[chosen] if len(owned.weights) else NO_WEIGHTS
+        first = view.first - piece.columns[0]
+        request.shards[piece.number].sum(slots, weights, flat, to, first, view.width)
+        parts.append((piece, slots, to, weights))
+    return parts
+
+
+def keep_parts(request: SumsRequest, view: View, parts: _Parts, flat: Floats) -> None:
+    """Keep gradients of partial sums for the update of their rows."""
+    for piece, slots, at, weights in parts:
+        first = view.first - piece.columns[0]
+        shard = request.shards[piece.number]
+        shard.parts.append(Part(slots, at, weights, first, view.width, flat))

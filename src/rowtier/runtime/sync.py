@@ -1,0 +1,255 @@
+"""Copies kept equal: gradients of all copies of a row are added up, and every copy gets the sum.
+
+Copies meet level by level. Row q of a holder is added up, in each group of a level, by the
+copy in the group's child number digit(q), a different one for neighbouring rows, so that all
+do the same share; sums are always added in the order of ranks. `sparse` names the rows and
+sends those that were touched; `dense` sends all rows and no names, untouched ones as −0.0:
+adding that changes nothing, and a sum that is still −0.0 tells that nobody touched the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.runtime import kernels
+from rowtier.runtime.address import Piece
+from rowtier.runtime.counters import Counters
+from rowtier.runtime.parcels import Grouped, swap_counts, swap_entries
+from rowtier.runtime.storage import Shard, from_bits, to_bits
+from rowtier.runtime.wire import Wire
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Sums = tuple[Ints, Floats]  # slots, rising, and the gradient of each
+
+
+@dataclass(eq=False)
+class _Copy:
+    """One piece while its copies meet: the rows this rank adds up so far."""
+
+    piece: Piece
+    slots: Ints
+    sums: Floats  # rows × width
+
+    @property
+    def dense(self) -> bool:
+        return self.piece.way.sync == "dense"
+
+    def digit(self, slots: Ints, level: int) -> Ints:
+        """Which child of a level's group adds a row up."""
+        tree, below = self.piece.world.tree, self.piece.way.level
+        per = tree.sizes[level - 1] // tree.sizes[below]
+        return slots // per % tree.fan_out(level)
+
+    def child(self, level: int) -> int:
+        """Which child of its level's group this rank is in."""
+        tree = self.piece.world.tree
+        per = tree.sizes[level - 1] // tree.sizes[self.piece.way.level]
+        return self.piece.group // per % tree.fan_out(level)
+
+    def rank_in(self, child: int, level: int) -> int:
+        """The rank in another child that has the same rows to hand on."""
+        tree = self.piece.world.tree
+        per = tree.sizes[level - 1] // tree.sizes[self.piece.way.level]
+        group = self.piece.group + (child - self.child(level)) * per
+        return int(self.piece.owners_in(group)[self.piece.position])
+
+    def children(self, level: int) -> list[int]:
+        """The rank in each child of the group."""
+        return [self.rank_in(child, level) for child in range(self.piece.world.tree.fan_out(level))]
+
+
+class Sync:
+    """Adds up the gradients of pieces that have several copies."""
+
+    def __init__(self, wire: Wire, shards: list[Shard], counters: Counters, narrow: bool):
+        self.wire, self.counters, self.narrow = wire, counters, narrow
+        self.shards = [shard for shard in shards if shard.piece.copies > 1]
+
+    def run(self) -> dict[int, Sums]:
+        """Gradient sums over all copies, per piece; the gradients that waited are used up."""
+        copies = [self._start(shard) for shard in self.shards]
+        levels = range(1, self.wire.world.tree.levels + 1)
+        for level in levels:
+            self._up([copy for copy in copies if copy.piece.way.level < level], level)
+        for level in reversed(levels):
+            self._down([copy for copy in copies if copy.piece.way.level < level], level)
+        return {copy.piece.number: _touched(copy) for copy in copies}
+
+    def _start(self, shard: Shard) -> _Copy:
+        slots, sums = shard.merged()
+        copy = _Copy(shard.piece, slots, sums)
+        if copy.dense:
+            rows = shard.piece.rows_here
+            full = np.full((rows, shard.piece.width), -0.0, dtype=np.float32)
+            full[slots] = sums + np.float32(0)  # −0.0 becomes 0.0, as it was touched
+            copy.slots, copy.sums = np.arange(rows, dtype=np.int64), full
+        return copy
+
+    def _up(self, copies: list[_Copy], level: int) -> None:
+        """Hand every row to the child that adds it up."""
+        sent = [self._for_adders(copy, level) for copy in copies]
+        for copy, slots, sums in self._swap(copies, sent, level, up=True):
+            copy.slots, copy.sums = _added(slots, sums)
+
+    def _for_adders(self, copy: _Copy, level: int) -> tuple[Ints, Ints, Ints]:
+        """Order, slots and counts of what goes to each rank."""
+        size = self.wire.world.size
+        if copy.piece.position < 0:
+            return _nothing(size)
+        ranks = np.array(copy.children(level), dtype=np.int64)
+        order, counts = kernels.group(ranks[copy.digit(copy.slots, level)], size)
+        return order, copy.slots[order], counts
+
+    def _down(self, copies: list[_Copy], level: int) -> None:
+        """Hand the sums to the other children."""
+        sent = [self._for_others(copy, level) for copy in copies]
+        for copy, slots, sums in self._swap(copies, sent, level, up=False):
+            order = np.argsort(slots, kind="stable")
+            copy.slots, copy.sums = slots[order], sums[order]
+
+    def _for_others(self, copy: _Copy, level: int) -> tuple[Ints, Ints, Ints]:
+        size = self.wire.world.size
+        if copy.piece.position < 0:
+            return _nothing(size)
+        children = copy.children(level)
+        every = np.arange(len(copy.slots), dtype=np.int64)
+        counts = np.zeros(size, dtype=np.int64)
+        counts[children] = len(every)
+        order = np.tile(every, len(children))
+        return order, copy.slots[order], counts
+
+    def _swap(
+        self,
+        copies: list[_Copy],
+        sent: list[tuple[Ints, Ints, Ints]],
+        level: int,
+        up: bool,
+    ) -> list[tuple[_Copy, Ints, Floats]]:
+        """Slots and values of all copies at once; what came, in the order of ranks."""
+        if not copies:
+            return []
+        counts = np.stack([entry[2] for entry in sent])
+        got = swap_counts(self.wire, counts)
+        self._count_headers(4 * len(got))
+        slots = self._swap_slots(copies, sent, got, level, up)
+        values = self._swap_values(copies, sent, counts, got)
+        return [
+            (copy, here, rows.reshape(-1, copy.piece.width))
+            for copy, here, rows in zip(copies, slots, values, strict=True)
+        ]
+
+    def _swap_slots(
+        self,
+        copies: list[_Copy],
+        sent: list[tuple[Ints, Ints, Ints]],
+        got: Ints,
+        level: int,
+        up: bool,
+    ) -> list[Ints]:
+        found: dict[int, Ints] = {}
+        for index, copy in enumerate(copies):
+            if copy.dense:
+                found[index] = _implied(copy, level, got[index], up)
+        for dtype in (np.uint32, np.uint64):
+            lane = [
+                i
+                for i, copy in enumerate(copies)
+                if not copy.dense and (dtype is np.uint32) == self._is_narrow(copy.piece)
+            ]
+            grouped = [Grouped(sent[i][1].astype(dtype), sent[i][2]) for i in lane]
+            for i, came in zip(lane, swap_entries(self.wire, grouped, got[lane]), strict=True):
+                size = came.data.itemsize
+                number = copies[i].piece.number
+                self.counters.add_bytes("sync_ids", number, sent[i][2] * size, got[i] * size)
+                found[i] = came.data.astype(np.int64)
+        return [found[i] for i in range(len(copies))]
+
+    def _swap_values(
+        self,
+        copies: list[_Copy],
+        sent: list[tuple[Ints, Ints, Ints]],
+        counts: Ints,
+        got: Ints,
+    ) -> list[Floats]:
+        found: dict[int, Floats] = {}
+        widths = np.array([[copy.piece.width] for copy in copies], dtype=np.int64)
+        for dtype in dict.fromkeys(copy.piece.table.dtype for copy in copies):
+            lane = [i for i, copy in enumerate(copies) if copy.piece.table.dtype == dtype]
+            grouped = [
+                Grouped(_as_sent(copies[i].sums[sent[i][0]], dtype), counts[i] * widths[i, 0])
+                for i in lane
+            ]
+            came = swap_entries(self.wire, grouped, (got * widths)[lane])
+            for i, values in zip(lane, came, strict=True):
+                number, size = copies[i].piece.number, int(widths[i, 0]) * values.data.itemsize
+                self.counters.add_bytes("sync", number, counts[i] * size, got[i] * size)
+                plain = values.data.dtype == np.float32
+                found[i] = values.data if plain else from_bits(values.data, dtype)
+        return [found[i] for i in range(len(copies))]
+
+    def _is_narrow(self, piece: Piece) -> bool:
+        return self.narrow and piece.table.num_embeddings <= 2**31
+
+    def _count_headers(self, each: int) -> None:
+        counts = np.full(self.wire.world.size, each, dtype=np.int64)
+        self.counters.add_bytes("headers", 0, counts, counts)
+
+
+def _nothing(size: int) -> tuple[Ints, Ints, Ints]:
+    none = np.empty(0, dtype=np.int64)
+    return none, none, np.zeros(size, dtype=np.int64)
+
+
+def _as_sent(rows: Floats, dtype: str) -> NDArray[np.float32] | NDArray[np.uint16]:
+    flat = np.ascontiguousarray(rows).reshape(-1)
+    if dtype == "fp32":
+        return flat
+    bits = to_bits(flat, dtype)
+    # What was touched must not round to the −0.0 that says it was not.
+    bits[(bits == 0x8000) & (flat.view(np.uint32) != 0x80000000)] = 0
+    return bits
+
+
+def _implied(copy: _Copy, level: int, got: Ints, up: bool) -> Ints:
+    """The rows that came without names: on the way up a part of what this rank sent from."""
+    if copy.piece.position < 0:
+        return np.empty(0, dtype=np.int64)
+    digits = copy.digit(copy.slots, level)
+    if up:
+        own = copy.slots[digits == copy.child(level)]
+        return np.tile(own, int(np.count_nonzero(got))) if len(own) else own
+    # On the way down each child hands out the rows it added up: see `_dense_rows`.
+    children = range(copy.piece.world.tree.fan_out(level))
+    ranks = copy.children(level)
+    order = sorted(children, key=lambda child: ranks[child])
+    return np.concatenate([_dense_rows(copy, level, child) for child in order])
+
+
+def _dense_rows(copy: _Copy, level: int, child: int) -> Ints:
+    """All rows that the delegate in a child of this rank's group adds up at a level."""
+    slots = np.arange(copy.piece.rows_here, dtype=np.int64)
+    for below in range(copy.piece.way.level + 1, level):
+        slots = slots[copy.digit(slots, below) == copy.child(below)]
+    return slots[copy.digit(slots, level) == child]
+
+
+def _added(slots: Ints, sums: Floats) -> Sums:
+    """Add up what several children have for the same row, in the order it came."""
+    found, index = kernels.distinct(slots)
+    added = np.full((len(found), sums.shape[1]), -0.0, dtype=np.float32)
+    flat = np.ascontiguousarray(sums).reshape(-1)
+    at = np.arange(len(slots), dtype=np.int64) * sums.shape[1]
+    kernels.add_spots(flat, at, added.reshape(-1), index * sums.shape[1], sums.shape[1])
+    return found, added
+
+
+def _touched(copy: _Copy) -> Sums:
+    if not copy.dense:
+        return copy.slots, copy.sums
+    bits = np.ascontiguousarray(copy.sums[:, 0]).view(np.uint32)
+    rows = np.flatnonzero(bits != 0x80000000)
+    return copy.slots[rows], copy.sums[rows]

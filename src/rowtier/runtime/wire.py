@@ -1,0 +1,108 @@
+"""The one way bytes travel between ranks: everyone sends everyone some, at once.
+
+If a rank dies, the others' collective fails with an address nobody knows; so whoever fails
+says in the job's store that it is alive, waits a moment for the others to say so too, and
+names those who did not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+
+from rowtier.errors import RowtierError
+from rowtier.runtime.world import World
+
+Ints = NDArray[np.int64]
+_GRACE_S = 5.0
+
+
+class LostRankError(RowtierError):
+    """A collective failed because ranks are gone or do not answer."""
+
+
+class Wire:
+    """Collectives of a world, on host memory."""
+
+    def __init__(self, world: World):
+        self.world = world
+        if world.group is not None and dist.get_backend(world.group) == "nccl":
+            raise RowtierError(
+                "rows are exchanged in host memory, which nccl cannot carry: start the job with "
+                'init_process_group("cpu:gloo,cuda:nccl")'
+            )
+
+    def swap(self, sent: NDArray[Any], counts: Ints, got: NDArray[Any], got_counts: Ints) -> None:
+        """Send `counts[p]` entries of `sent` to each rank p, receive theirs into `got`."""
+        if self.world.group is None:
+            got[:] = sent
+            return
+        with self._naming_the_lost():
+            dist.all_to_all_single(
+                torch.from_numpy(got.view(np.uint8)),
+                torch.from_numpy(sent.view(np.uint8)),
+                (got_counts * got.itemsize).tolist(),
+                (counts * sent.itemsize).tolist(),
+                group=self.world.group,
+            )
+
+    def swap_fixed(self, sent: NDArray[Any]) -> NDArray[Any]:
+        """Every rank p gets row p; the rows that all ranks sent to this one."""
+        got, each = np.empty_like(sent), np.full(self.world.size, sent[0].size, dtype=np.int64)
+        self.swap(sent.reshape(-1), each, got.reshape(-1), each)
+        return got
+
+    def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The sum over all ranks, added up in their order, so that it is the same everywhere."""
+        everywhere = np.tile(values, (self.world.size, 1))
+        return np.asarray(np.add.reduce(self.swap_fixed(everywhere), axis=0))
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.sum(np.zeros(1))
+
+    @contextmanager
+    def _naming_the_lost(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            lost = self._lost()
+            if lost is None:
+                raise LostRankError(
+                    "ranks cannot reach each other, and the job's store does not answer either: "
+                    f"rank 0, or whoever keeps the store, is gone ({_first_line(error)})"
+                ) from error
+            if not lost:
+                raise
+            many = len(lost) > 1
+            names = ", ".join(map(str, lost))
+            raise LostRankError(
+                f"rank{'s' if many else ''} {names} of {self.world.size} {'are' if many else 'is'} "
+                f"gone, or did not answer for {_GRACE_S:g} s after rank {self.world.rank} lost "
+                "touch: look at the output of that rank, then start the job again from the last "
+                f"checkpoint ({_first_line(error)})"
+            ) from error
+
+    def _lost(self) -> list[int] | None:
+        """Ranks that do not say they are alive; None if the store is gone too."""
+        store = dist.PrefixStore("rowtier-alive", dist.distributed_c10d._get_default_store())
+        try:
+            store.set(str(self.world.rank), b"1")
+            missing, until = list(range(self.world.size)), time.monotonic() + _GRACE_S
+            while missing and time.monotonic() < until:
+                missing = [rank for rank in missing if not store.check([str(rank)])]
+                time.sleep(0.05)
+        except RuntimeError:
+            return None
+        return missing
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n")[0][:160]

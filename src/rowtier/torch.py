@@ -1,0 +1,31 @@
+"""Train on a plan: what users of PyTorch import.
+
+>>> from rowtier.torch import ShardedEmbeddings, RowwiseAdagrad
+>>> embeddings = ShardedEmbeddings(plan, RowwiseAdagrad(lr=0.01))
+>>> pooled = embeddings({"item": (ids, lengths)})
+"""
+
+from __future__ import annotations
+
+from rowtier.plan.bags import Bags
+from rowtier.plan.remap import Addressed, Remapper
+from rowtier.runtime.counters import Counters, Totals
+from rowtier.runtime.module import EmbeddingOptimizer, JaggedRows, ShardedEmbeddings
+from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
+from rowtier.runtime.wire import LostRankError
+
+__all__ = [
+    "SGD",
+    "Adagrad",
+    "Addressed",
+    "Bags",
+    "Counters",
+    "EmbeddingOptimizer",
+    "JaggedRows",
+    "LostRankError",
+    "Remapper",
+    "RowwiseAdagrad",
+    "ShardedEmbeddings",
+    "SparseAdam",
+    "Totals",
+]

@@ -1,0 +1,81 @@
+"""What the worker processes do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+import rowtier
+from rowtier.torch import SGD, Adagrad, RowwiseAdagrad, ShardedEmbeddings, SparseAdam
+
+OPTIMIZERS = {
+    "sgd": SGD, "adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad, "adam": SparseAdam,
+}  # fmt: skip
+
+
+def embeddings_of(plan: rowtier.Plan, group: Any, weights: dict[str, Any], **options: Any) -> Any:
+    """A module of a plan with weights that are given."""
+    kinds = dict.fromkeys(table.optimizer for table, _ in plan)
+    lr = options.pop("lr", 0.25)
+    return ShardedEmbeddings(
+        plan,
+        [OPTIMIZERS[kind](lr=lr) for kind in kinds],
+        group,
+        init=lambda table, rows: weights[table.name][rows],
+        local_world_size=plan.cluster.group_size(1) if plan.cluster.levels else None,
+        **options,
+    )
+
+
+def train(
+    rank: int, group: dist.ProcessGroup, plan: rowtier.Plan, weights: dict[str, Any],
+    steps: list[list[dict[str, Any]]], grads: list[list[dict[str, Any]]], follow: float,
+    options: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
+    """Train some steps; outputs of each, and what every shard holds in the end."""
+    module = embeddings_of(plan, group, weights, **options)
+    outputs = []
+    for batches, given in zip(steps, grads, strict=True):
+        batch = {
+            name: tuple(None if a is None else torch.from_numpy(a) for a in entry)
+            for name, entry in batches[rank].items()
+        }
+        found = module({k: e if e[2] is not None else e[:2] for k, e in batch.items()})
+        found = {k: v if isinstance(v, torch.Tensor) else v.values for k, v in found.items()}
+        outputs.append({name: value.detach().numpy().copy() for name, value in found.items()})
+        back = [torch.from_numpy(given[rank][k]) + follow * v.detach() for k, v in found.items()]
+        torch.autograd.backward(list(found.values()), back)
+        module.optimizer.step()
+    counted = module.count()
+    return {"outputs": outputs, "shards": shards_of(module), "counted": _facts(counted)}
+
+
+def shards_of(module: ShardedEmbeddings) -> list[tuple[str, Any, Any, Any, Any]]:
+    """Table, rows, columns, weights and state of everything that this rank keeps."""
+    engine = module.engine
+    return [
+        (
+            shard.piece.table.name,
+            engine.rows_of(shard),
+            shard.piece.columns,
+            shard.fetch(np.arange(shard.piece.rows_here)).copy(),
+            {name: np.array(values) for name, values in shard.state.items()},
+        )
+        for shard in engine.shards.values()
+        if shard.piece.rows_here
+    ]
+
+
+def _facts(counted: Any) -> dict[str, Any]:
+    read, written = counted.moved()
+    flows = ("ids", "forward", "backward", "sync", "sync_ids")
+    return {
+        "sent": {flow: counted.sent(flow) for flow in flows},
+        "received": {flow: counted.received(flow) for flow in flows},
+        "lookups": counted.lookups(),
+        "read": read,
+        "written": written,
+    }
