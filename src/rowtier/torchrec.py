@@ -6,6 +6,7 @@
     planner = rt.RowtierPlanner(profile, cluster)        # in place of EmbeddingShardingPlanner
     plan = rt.from_plan(sharding_plan, tables, profile, cluster)
     rt.to_plan(plan)                                     # and back
+    rt.split(bags, plan)                                 # hot rows copied, cold rows kept once
     rt.score(sharding_plan, profile, cluster)            # TorchRec's own estimate of a plan
 
 TorchRec is imported when a name is first used; if it is missing, or its version does not fit
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from rowtier.backends.planner import RowtierPlanner
     from rowtier.backends.read import from_plan
     from rowtier.backends.score import score
+    from rowtier.backends.split import split
     from rowtier.backends.write import to_plan
 
 _HOME = {
@@ -30,11 +32,20 @@ _HOME = {
     "from_plan": ("read", "from_plan"),
     "plan_with_torchrec": ("method", "plan"),
     "score": ("score", "score"),
+    "split": ("split", "split"),
     "tables": ("modules", "tables"),
     "to_plan": ("write", "to_plan"),
 }
 
-__all__ = ["RowtierPlanner", "from_plan", "plan_with_torchrec", "score", "tables", "to_plan"]
+__all__ = [
+    "RowtierPlanner",
+    "from_plan",
+    "plan_with_torchrec",
+    "score",
+    "split",
+    "tables",
+    "to_plan",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -140,8 +140,8 @@ class RowtierPlanner(ShardingPlanner):  # type: ignore[misc]
         free: Storage = room.devices[0].storage
         wanted = sum(table.stored_bytes for table in tables)
         return InfeasibleError(
-            f"no plan fits: {len(tables)} tables take {show_bytes(wanted)} and each of "
-            f"{self.topology.world_size} devices has {show_bytes(max(free.hbm, 0))} of fast and "
+            f"no plan was found that fits: {len(tables)} tables take {show_bytes(wanted)} and each "
+            f"of {self.topology.world_size} devices has {show_bytes(max(free.hbm, 0))} of fast and "
             f"{show_bytes(max(free.ddr, 0))} of slow memory left after TorchRec's reservation: add "
             "memory or devices, or lower batch_size"
         )

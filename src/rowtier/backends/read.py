@@ -49,7 +49,7 @@ def from_plan(
     Without a profile every row counts as equally hot, with one lookup a sample; without a
     cluster the devices are what TorchRec assumes, in nodes of eight.
     """
-    statistics = _even_heat(tables) if profile is None else profile
+    statistics = even_heat(tables) if profile is None else profile
     _check_tables(tables, statistics.tables)
     cut = {n: (path, s) for path, part in sharding_plan.plan.items() for n, s in part.items()}
     missing = [table.name for table in tables if table.name not in cut]
@@ -181,7 +181,7 @@ def _check_tables(tables: Tables, known: Tables) -> None:
             )
 
 
-def _even_heat(tables: Tables) -> Profile:
+def even_heat(tables: Tables) -> Profile:
     """Statistics of one lookup a sample in every feature, on every row alike."""
     stats = []
     for table in tables:
