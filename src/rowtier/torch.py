@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from rowtier.plan.bags import Bags
 from rowtier.plan.remap import Addressed, Remapper
+from rowtier.runtime.checkpoint import load_checkpoint, save_checkpoint
 from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.module import EmbeddingOptimizer, JaggedRows, ShardedEmbeddings
 from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
@@ -28,4 +29,6 @@ __all__ = [
     "ShardedEmbeddings",
     "SparseAdam",
     "Totals",
+    "load_checkpoint",
+    "save_checkpoint",
 ]
