@@ -1,6 +1,8 @@
 """Tables of TorchRec models, topologies of clusters, versions that fit, and the command line."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,13 @@ from rowtier.backends.modules import model_of
 from rowtier.backends.topology import cluster_for, topology_of
 
 MIXED = tables((900, 64, "sum"), (80, 32, "mean"), (5000, 16, "none"), (40, 32, "none"))
+
+
+def test_the_facade_imports_nothing_until_a_name_is_used() -> None:
+    code = "import sys, rowtier.torchrec as rt; print('torch' in sys.modules, dir(rt))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"False {sorted(rt.__all__)}"
+    assert all(callable(getattr(rt, name)) for name in rt.__all__)
 
 
 def test_a_models_tables_are_found_wherever_they_are() -> None:

@@ -44,7 +44,7 @@ class RowtierPlanner(ShardingPlanner):  # type: ignore[misc]
 
     `constraints` are TorchRec's `ParameterConstraints` by table name; statistics in them are
     replaced by the profile's. `storage_reservation` is TorchRec's, and its default too. After
-    `plan`, `score` is the estimate in milliseconds and `bound` what no plan beats.
+    `plan`, `score` is the estimate in milliseconds and `bound` what no plan of these options beats.
     """
 
     def __init__(
