@@ -246,13 +246,14 @@ class Table:
         walk.read[owner, first] += weight * requests * whole(row, tiers[0].granularity_bytes)
         copies = walk.n(level) < walk.W
         if walk.options.training:
-            update = 1.0 if copies and band.sync == "dense" else self.u(rank, walk.K)
+            update = self.u(rank, walk.K)
             moved = weight * update * whole(stored, tier.granularity_bytes)
             walk.read[owner, here] += moved
             walk.written[owner, here] += moved
             if copies:
-                named = self.ids if band.sync == "sparse" else 0
-                walk.waiting[owner] += weight * update * (row + named)
+                sparse = band.sync == "sparse"
+                waiting = update * (row + self.ids) if sparse else row
+                walk.waiting[owner] += weight * waiting
         elif tier is not tiers[0]:
             moved = weight * self.u(rank, level) * whole(row, tier.granularity_bytes)
             walk.read[owner, here] += moved

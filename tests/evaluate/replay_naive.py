@@ -194,10 +194,8 @@ class NaiveStep:
             return math.ceil(amount / grain) * grain
 
         self.read[owner, first] += requests * whole(size, tiers[0].granularity_bytes)
-        copies = self.n(self.cluster.level_of(band.scope)) < self.W
         if self.options.training:
-            dense = copies and band.sync == "dense"
-            if dense or row in self.touched[self.K][0]:
+            if row in self.touched[self.K][0]:
                 moved = whole(size + state[table.optimizer], tier.granularity_bytes)
                 self.read[owner, here] += moved
                 self.written[owner, here] += moved

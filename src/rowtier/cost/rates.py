@@ -65,8 +65,8 @@ def rates_of(tree: Tree, way: Way, attached: int, training: bool) -> Rates:
     passes = _passes(tree, way, attached)
     sync = _sync(tree, way) if training else np.zeros_like(passes)
     copies = tree.sizes[way.level] < tree.devices
-    ask_first = way.sync == "sparse" or not copies
-    updates = _unit(tree, touched(tree.levels) if ask_first else rows_at(tree.levels))
+    updates = _unit(tree, touched(tree.levels))
+    waiting = updates if way.sync == "sparse" else _unit(tree, rows_at(tree.levels))
     return Rates(
         forward=passes if way.exchange == "rows" else np.zeros_like(passes),
         ids=passes,
@@ -75,7 +75,7 @@ def rates_of(tree: Tree, way: Way, attached: int, training: bool) -> Rates:
         requests=_requests(tree, way, attached),
         needed=_unit(tree, touched(way.level)),
         updates=updates * training,
-        waiting=updates * (training and copies),
+        waiting=waiting * (training and copies),
     )
 
 

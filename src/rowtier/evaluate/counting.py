@@ -199,10 +199,7 @@ class Counter:
         amounts = Amounts.none(self.tree)
         if self.options.training:
             for layer in homes.layers:
-                add_dense(
-                    self.shape, layer.rows, layer.facts,
-                    amounts.read, amounts.written, amounts.flows,
-                )  # fmt: skip
+                add_dense(self.shape, layer.rows, layer.facts, amounts.flows)
         return amounts
 
     def _finish(self, step: OpenStep) -> StepFacts:

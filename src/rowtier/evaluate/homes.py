@@ -38,7 +38,7 @@ FACTS = (
     "once",  # a reader asks once per step, not once per lookup
     "staged",  # rows pass gateways
     "rows",  # rows travel, not partial sums
-    "dense",  # all rows are updated and synced, touched or not
+    "dense",  # all rows are synced, touched or not
     "copies",  # there are several
     "weight_bytes",
     "asked_bytes",

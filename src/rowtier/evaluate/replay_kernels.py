@@ -295,9 +295,10 @@ def add_counted(
             for level in range(fact[LEVEL] + 1, levels + 1):
                 up[level, device // sizes[level - 1]] += fresh[level:].sum()
             touched += fresh[levels + 1]
-        if training and not fact[DENSE]:
+        if training:
             _update(shape, fact, touched, read, written)
-            _sync(shape, fact, up, touched, flows)
+            if not fact[DENSE]:
+                _sync(shape, fact, up, touched, flows)
 
 
 @compiled
@@ -385,13 +386,10 @@ def _add_gradients(
 
 
 @compiled
-def add_dense(
-    shape: Any, rows: Ints, facts: Ints, read: Floats, written: Floats, flows: Floats
-) -> None:
+def add_dense(shape: Any, rows: Ints, facts: Ints, flows: Floats) -> None:
     """Add what every step pays for copies that are kept equal without asking."""
     up = np.empty((len(shape.sizes), shape.sizes[-1]))
     for kind in range(len(facts)):
         if facts[kind, DENSE]:
             up[:] = rows[kind]
-            _update(shape, facts[kind], rows[kind], read, written)
             _sync(shape, facts[kind], up, rows[kind], flows)
