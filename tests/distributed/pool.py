@@ -34,7 +34,9 @@ def _serve(rank: int, size: int, port: int, pipe: Connection) -> None:
         try:
             pipe.send((True, job(rank, groups[count], *args)))
         except BaseException as error:
-            pipe.send((False, f"rank {rank}: {type(error).__name__}: {error}\n{traceback.format_exc()}"))
+            pipe.send(
+                (False, f"rank {rank}: {type(error).__name__}: {error}\n{traceback.format_exc()}")
+            )
 
 
 def free_port() -> int:

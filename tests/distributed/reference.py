@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from rowtier import Table
 
@@ -36,10 +36,15 @@ class Reference:
     ) -> torch.Tensor:
         """All samples of all ranks, one after the other."""
         if self.table.pooling == "none":
-            return F.embedding(ids, self.weight)
+            return functional.embedding(ids, self.weight)
         edges = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-        out = F.embedding_bag(
-            ids, self.weight, edges, include_last_offset=True, mode="sum", per_sample_weights=weights
+        out = functional.embedding_bag(
+            ids,
+            self.weight,
+            edges,
+            include_last_offset=True,
+            mode="sum",
+            per_sample_weights=weights,
         )
         if self.table.pooling == "mean":
             out = out / lengths.clamp(min=1)[:, None]

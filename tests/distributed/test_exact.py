@@ -1,184 +1,104 @@
-"""Training on any plan gives what one process gives: drawn plans, real processes."""
+"""Training on any plan gives what one process with torch gives: drawn plans, real processes.
+
+ROWTIER_DRAWN_PLANS multiplies how many plans are drawn.
+"""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from strategies import bands, counted
 
-torch = pytest.importorskip("torch", reason="torch is not installed")
+pytest.importorskip("torch", reason="torch is not installed")
 
-from jobs import train  # noqa: E402
-from reference import Reference  # noqa: E402
+from cases import Case, check, drawn_plans
 
-from rowtier import Cluster, Device, Level, Plan, Profile, Table, Tier  # noqa: E402
+from rowtier import Plan
+from rowtier.cost.options import CostOptions
+from rowtier.evaluate.batches import Wanted, windows
+from rowtier.evaluate.counting import Counter
+from rowtier.profile.readers import open_source
 
-SHAPES = [(1,), (2,), (3,), (4,), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 2, 2), (2, 2, 1)]
 STEPS = 20
+SEEDS = st.integers(0, 2**32)
+MANY = int(os.environ.get("ROWTIER_DRAWN_PLANS", "1"))
 
 
-def cluster_of(shape: tuple[int, ...]) -> Cluster:
-    """Levels of the given sizes, two tiers."""
-    tiers = [
-        Tier(name=n, capacity_bytes=2**40, bandwidth_bytes_per_s=1e9, granularity_bytes=g)
-        for n, g in (("ram", 64), ("ssd", 4096))
-    ]
-    levels = [
-        Level(name=f"level{i}", size=size, bandwidth_bytes_per_s=1e9)
-        for i, size in enumerate(shape)
-    ]
-    return Cluster(name="drawn", levels=tuple(levels), device=Device(tiers=tuple(tiers)))
+def drawn(examples: int) -> Any:
+    """So many plans, or more of them if asked."""
+    return settings(
+        max_examples=examples * MANY, deadline=None, suppress_health_check=list(HealthCheck)
+    )
 
 
-@st.composite
-def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: Any) -> Plan:
-    """Up to three small tables on one to four devices."""
-    cluster, stats = cluster_of(draw(st.sampled_from(SHAPES))), []
-    for index in range(draw(st.integers(1, 3))):
-        features = tuple(f"t{index}_f{i}" for i in range(draw(st.sampled_from([1, 1, 2]))))
-        facts = {
-            "pooling": draw(st.sampled_from(["sum", "mean", "none"])),
-            "optimizer": draw(
-                st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam"])
-            ),
-            "dtype": draw(st.sampled_from(dtypes)),
-        } | fixed
-        table = Table(
-            name=f"t{index}",
-            num_embeddings=draw(st.integers(1, 40)),
-            embedding_dim=draw(st.integers(1, 6)),
-            features=features,
-            **facts,
-        )
-        heat = draw(
-            st.lists(
-                st.integers(0, 4), min_size=table.num_embeddings, max_size=table.num_embeddings
-            )
-        )
-        stats.append(counted(table, np.array(heat, dtype=np.int64)))
-    profile = Profile(4, tuple(stats))
-    placed = {entry.table.name: draw(bands(entry.table, cluster)) for entry in stats}
-    return Plan.build("drawn", profile, cluster, placed)
-
-
-class Case:
-    """A plan with batches and gradients for every rank and step."""
-
-    def __init__(self, plan: Plan, seed: int, steps: int, exact: bool):
-        self.plan, self.exact = plan, exact
-        self.random = np.random.default_rng(seed)
-        self.size = plan.cluster.num_devices
-        self.weights = {t.name: self.values((t.num_embeddings, t.embedding_dim)) for t, _ in plan}
-        self.weighted = {t.name: t.pooling != "none" and self.random.random() < 0.3 for t, _ in plan}
-        self.steps, self.grads = [], []
-        for _ in range(steps):
-            made = [self._batch() for _ in range(self.size)]
-            self.steps.append([batch for batch, _ in made])
-            self.grads.append([grads for _, grads in made])
-
-    def values(self, shape: tuple[int, ...]) -> np.ndarray:
-        """Multiples of 1/8 whose sums are exact, or ordinary numbers."""
-        if self.exact:
-            return self.random.integers(-4, 5, shape).astype(np.float32) / 8
-        return self.random.standard_normal(shape, dtype=np.float32)
-
-    def _batch(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        samples = int(self.random.choice([0, 1, 2, 3, 5]))
-        lengths_of = [0, 1, 2, 4] if self.exact else [0, 1, 2, 3, 4]
-        batch, grads = {}, {}
-        for table, _ in self.plan:
-            for name in table.features:
-                lengths = self.random.choice(lengths_of, samples).astype(np.int64)
-                ids = self.random.integers(0, table.num_embeddings, lengths.sum())
-                weights = None
-                if self.weighted[table.name]:
-                    weights = self.random.choice([0.5, 1, 2], len(ids)).astype(np.float32)
-                batch[name] = (ids, lengths, weights)
-                lines = len(ids) if table.pooling == "none" else samples
-                grads[name] = self.values((lines, table.embedding_dim))
-        return batch, grads
-
-    def run(self, workers: Any, follow: float = 0.0, **options: Any) -> list[dict[str, Any]]:
-        """Train on real processes."""
-        args = (self.plan, self.weights, self.steps, self.grads, follow, options)
-        return workers.run(self.size, train, *args)
-
-    def reference(self, follow: float, scale: float, lr: float) -> tuple[dict, list[list[dict]]]:
-        """Train with torch alone; outputs as the ranks should see them."""
-        tables = {
-            t.name: Reference(t, torch.from_numpy(self.weights[t.name].copy()), lr)
-            for t, _ in self.plan
-        }
-        outputs = []
-        for batches, grads in zip(self.steps, self.grads, strict=True):
-            step: list[dict] = [{} for _ in batches]
-            for table in tables.values():
-                touched = []
-                for name in table.table.features:
-                    parts = [batch[name] for batch in batches]
-                    ids, lengths = (torch.from_numpy(np.concatenate(p)) for p in list(zip(*parts, strict=True))[:2])
-                    touched.append(ids)
-                    weights = None
-                    if parts[0][2] is not None:
-                        weights = torch.from_numpy(np.concatenate([p[2] for p in parts]))
-                    out = table.look_up(ids, lengths, weights)
-                    given = torch.from_numpy(np.concatenate([grad[name] for grad in grads]))
-                    out.backward(given + follow * out.detach())
-                    at = 0
-                    for rank, grad in enumerate(grads):
-                        lines = len(grad[name])
-                        step[rank][name] = out[at : at + lines].detach().numpy()
-                        at += lines
-                table.step(torch.cat(touched), scale)
-            outputs.append(step)
-        return tables, outputs
-
-
-def check(case: Case, results: list[dict], tables: dict, outputs: list, bitwise: bool) -> None:
-    """All outputs, weights, copies and states against the reference."""
-    for index, step in enumerate(outputs):
-        for rank, expected in enumerate(step):
-            for name, values in expected.items():
-                got = results[rank]["outputs"][index][name]
-                if bitwise:
-                    assert np.array_equal(got, values), (index, rank, name)
-                else:
-                    np.testing.assert_allclose(got, values, rtol=1e-4, atol=3e-5 if index else 1e-6)
-    covered = {t.name: np.zeros((t.num_embeddings, t.embedding_dim), int) for t, _ in case.plan}
-    copies: dict[tuple, Any] = {}
-    for result in results:
-        for name, rows, (first, last), weights, state in result["shards"]:
-            covered[name][rows, first:last] += 1
-            reference = tables[name]
-            expected = reference.weight.detach().numpy()[rows, first:last]
-            if bitwise:
-                assert np.array_equal(weights, expected), name
-            else:
-                np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-5)
-            for key, values in state.items():
-                whole = reference.state()[key].numpy()[rows]
-                part = whole if values.shape[1] != last - first or whole.shape[1] == 1 else whole[:, first:last]
-                np.testing.assert_allclose(values, part, rtol=1e-4, atol=1e-5)
-            for slot, row in enumerate(rows):
-                same = copies.setdefault((name, int(row), first), (weights[slot], state, slot))
-                assert np.array_equal(same[0], weights[slot])
-                for key, values in state.items():
-                    assert np.array_equal(same[1][key][same[2]], values[slot])
-    assert all((count > 0).all() for count in covered.values())
-
-
-COMMON = dict(deadline=None, suppress_health_check=list(HealthCheck), derandomize=True)
-
-
-@given(drawn_plans(optimizer="sgd"), st.integers(0, 2**32))
-@settings(max_examples=120, **COMMON)
-def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(
-    workers: Any, plan: Plan, seed: int
-) -> None:
+@drawn(110)
+@given(drawn_plans(optimizer="sgd"), SEEDS)
+def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(workers: Any, plan: Plan, seed: int) -> None:
     case = Case(plan, seed, STEPS, exact=True)
     tables, outputs = case.reference(0.0, 1.0, 0.25)
     check(case, case.run(workers, gradients="sum"), tables, outputs, bitwise=True)
+
+
+@drawn(110)
+@given(drawn_plans(), SEEDS)
+def test_all_optimizers_agree_with_torch(workers: Any, plan: Plan, seed: int) -> None:
+    case = Case(plan, seed, STEPS, exact=False)
+    tables, outputs = case.reference(0.125, 1 / case.size, 0.05)
+    check(case, case.run(workers, 0.125, lr=0.05), tables, outputs, bitwise=False)
+
+
+@drawn(40)
+@given(drawn_plans(dtypes=("fp16", "bf16"), optimizer="sgd"), SEEDS)
+def test_16_bit_tables_are_equal_bit_for_bit_where_nothing_is_rounded(
+    workers: Any, plan: Plan, seed: int
+) -> None:
+    case = Case(plan, seed, 3, exact=True)
+    tables, outputs = case.reference(0.0, 1.0, 0.25)
+    check(case, case.run(workers, gradients="sum"), tables, outputs, bitwise=True)
+
+
+@drawn(60)
+@given(drawn_plans(dtypes=("fp32", "fp16")), SEEDS, st.sampled_from(["narrow", "wide"]))
+def test_counters_equal_replay_to_the_byte(workers: Any, plan: Plan, seed: int, ids: str) -> None:
+    case = Case(plan, seed, 3, exact=False, samples=3)
+    results = case.run(workers, ids=ids)
+    weighted = frozenset(name for name, has in case.weighted.items() if has)
+    options = CostOptions(ids=ids, weighted=weighted)  # type: ignore[arg-type]
+    facts = replayed(case, options)
+    counted = results[0]["counted"]
+    for flow in ("ids", "forward", "backward", "sync", "sync_ids"):
+        for way in ("sent", "received"):
+            expected = sum(getattr(step.flows[flow], way) for step in facts)
+            assert np.array_equal(counted[way][flow], expected), (flow, way)
+    assert np.array_equal(counted["lookups"], sum(step.served for step in facts).sum(axis=0))
+    assert np.array_equal(counted["read"], sum(step.read for step in facts))
+    assert np.array_equal(counted["written"], sum(step.written for step in facts))
+
+
+def replayed(case: Case, options: CostOptions) -> list[Any]:
+    """The same batches through `rowtier replay`'s counter."""
+    counter = Counter(case.plan, case.samples, options)
+    names = [name for table, _ in case.plan for name in table.features]
+    data = [
+        {name: batch[name][:2] for name in names} for batches in case.steps for batch in batches
+    ]
+    found = windows(open_source(data, names), names, Wanted(counter.step_samples, 0.0, None, 0))
+    return [facts for window in found for _, facts in counter.add(window)]
+
+
+@drawn(10)
+@given(drawn_plans(), SEEDS)
+def test_two_runs_are_equal_bit_for_bit(workers: Any, plan: Plan, seed: int) -> None:
+    first, second = (Case(plan, seed, 4, exact=False).run(workers, 0.125) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        for a, b in zip(one["outputs"], other["outputs"], strict=True):
+            assert all(np.array_equal(a[name], b[name]) for name in a)
+        for (*_, weights, state), (*_, others, state_too) in zip(
+            one["shards"], other["shards"], strict=True
+        ):
+            assert np.array_equal(weights, others)
+            assert all(np.array_equal(state[name], state_too[name]) for name in state)

@@ -151,9 +151,9 @@ class Remapper:
         if bad >= 0:
             sample = int(np.searchsorted(jagged.edges, bad, side="right")) - 1
             raise UserError(
-                f"feature {read.feature!r} has id {ids[bad]} in sample {sample} of the batch, and table "
-                f"{table.name!r} has rows 0 to {table.num_embeddings - 1}: mend the data, or say "
-                "`ids: modulo` or `ids: hash` for the table and profile again"
+                f"feature {read.feature!r} has id {ids[bad]} in sample {sample} of the batch, and "
+                f"table {table.name!r} has rows 0 to {table.num_embeddings - 1}: mend the data, or "
+                "say `ids: modulo` or `ids: hash` for the table and profile again"
             )
         return Jagged(found, jagged.edges, jagged.weights, jagged.shape)
 

@@ -1,1 +1,1 @@
-"""Training on a plan: addressing, exchange, updates and checkpoints. Users import `rowtier.torch`."""
+"""Training on a plan: addressing, exchange, updates, checkpoints. Users import `rowtier.torch`."""

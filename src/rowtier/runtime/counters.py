@@ -131,7 +131,9 @@ class Totals:
         steps = max(1, self.steps)
         for number, piece in enumerate(self.pieces):
             band = piece.band
-            rows = dict(zip(_ROWS, (self.rows[:, number].sum(axis=0) / steps).tolist(), strict=True))
+            rows = dict(
+                zip(_ROWS, (self.rows[:, number].sum(axis=0) / steps).tolist(), strict=True)
+            )
             links = self.links[:, number, :, SENT].sum(axis=0) / steps
             flows = {
                 flow: dict(zip(levels, links[index].tolist(), strict=True))

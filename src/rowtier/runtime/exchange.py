@@ -233,7 +233,7 @@ class Exchange:
         self.counters.add_bytes("headers", 0, counts, counts)
 
     def backward(self, trip: Trip, grads: dict[str, Floats]) -> None:
-        """Bring the gradients of bags (or of lookups, of tables that are not pooled) to the rows."""
+        """Bring gradients to the rows: per bag, or per lookup of tables that are not pooled."""
         flats: dict[int, list[Floats]] = {
             hop: [np.zeros(lane.layout.floats, dtype=np.float32) for lane in lanes]
             for hop, lanes in trip.lanes.items()
@@ -303,9 +303,7 @@ class Exchange:
         return out
 
 
-def _spots(
-    trips: list[RowsTrip], lookups: Lookups
-) -> Iterable[tuple[int, int, Ints, Floats]]:
+def _spots(trips: list[RowsTrip], lookups: Lookups) -> Iterable[tuple[int, int, Ints, Floats]]:
     """Where every lookup's row lies, for each run of columns that bands hold."""
     here = [trip for trip in trips if trip.lookups is lookups]
     for columns in dict.fromkeys(trip.piece.columns for trip in here):

@@ -20,7 +20,9 @@ from rowtier.runtime.engine import Engine, Gradients, RunOptions, chosen_optimiz
 from rowtier.runtime.exchange import Trip
 from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.storage import Init
+from rowtier.tables import Table
 
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
@@ -31,7 +33,7 @@ class JaggedRows(NamedTuple):
     lengths: torch.Tensor  # per sample
 
 
-class ShardedEmbeddings(torch.nn.Module):
+class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     """All embedding tables of a plan, on the ranks of a process group.
 
     Takes a dict of feature → ids (a rectangle), (ids, lengths) or (ids, lengths, weights), or
@@ -60,7 +62,7 @@ class ShardedEmbeddings(torch.nn.Module):
         chosen = chosen_optimizers(plan, optimizer)
         self.engine = Engine(plan, chosen, process_group, options)
         self._handle = torch.zeros(0, requires_grad=True)
-        self.optimizer = EmbeddingOptimizer(self.engine, self._handle)
+        self.optimizer = EmbeddingOptimizer(self.engine)
 
     @classmethod
     def from_module(cls, module: torch.nn.Module, plan: Plan, *args: Any, **kw: Any) -> Any:
@@ -73,10 +75,11 @@ class ShardedEmbeddings(torch.nn.Module):
 
         weights = weights_of(module, plan)
         made = cls(plan, *args, **kw)
-        for name, tensor in weights.items():
-            made.engine.set_weights(
-                lambda _, rows, t=tensor: t[torch.from_numpy(rows)].float().numpy(), name
-            )
+
+        def rows_of(table: Table, rows: Ints) -> Any:
+            return weights[table.name][torch.from_numpy(rows)].float().numpy()
+
+        made.engine.set_weights(rows_of)
         return made
 
     @property
@@ -101,11 +104,11 @@ class ShardedEmbeddings(torch.nn.Module):
     def forward(self, batch: Any) -> Any:
         """Look up a batch."""
         keyed = not isinstance(batch, Mapping)
-        weights = {} if isinstance(batch, Addressed) else self._trained_weights(batch)
         addressed = self.engine.remapper(batch)
+        weights = {} if batch is addressed else self._trained_weights(batch)
         self._refuse_weights(weights)
         device = _device_of(batch)
-        found = _Lookup.apply(self._handle, self, addressed, list(weights), *weights.values())  # type: ignore[no-untyped-call]
+        found = _Lookup.apply(self._handle, self, addressed, list(weights), *weights.values())
         outputs = {
             read.key: output.to(device)
             for read, output in zip(self.remapper.reads, found, strict=True)
@@ -135,7 +138,7 @@ class ShardedEmbeddings(torch.nn.Module):
         found = {}
         given = batch if isinstance(batch, Mapping) else batch.to_dict()
         for read in self.remapper.reads:
-            entry = given.get(read.feature)
+            entry: Any = given.get(read.feature)
             weights = getattr(entry, "weights", None)
             if isinstance(entry, (tuple, list)) and len(entry) == 3:
                 weights = entry[2]
@@ -166,13 +169,13 @@ class ShardedEmbeddings(torch.nn.Module):
         """
         return self.engine.clip(float(max_norm))
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+    def _save_to_state_dict(self, destination: Any, prefix: str, _keep_vars: bool) -> None:
         from rowtier.runtime.logical import weights_dict
 
         destination.update({prefix + k: v for k, v in weights_dict(self.engine).items()})
 
     def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, metadata: Any, strict: bool, missing_keys: list[str],
+        self, state_dict: Any, prefix: str, _metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
         from rowtier.runtime.logical import load_weights, weight_names
@@ -199,14 +202,14 @@ class ShardedEmbeddings(torch.nn.Module):
         return f"{len(self.engine.tables)} tables, rank {world.rank} of {world.size}"
 
 
-class EmbeddingOptimizer(torch.optim.Optimizer):
+class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """Updates the rows of `ShardedEmbeddings`; a learning rate scheduler can drive it.
 
     One parameter group per kind of optimizer. `zero_grad` drops gradients that wait; without
     it, or `step`, the gradients of several backward passes add up.
     """
 
-    def __init__(self, engine: Engine, handle: torch.Tensor):
+    def __init__(self, engine: Engine):
         self._engine = engine
         groups = [
             # One handle each: torch allows a tensor in one group only.
@@ -215,13 +218,13 @@ class EmbeddingOptimizer(torch.optim.Optimizer):
         ]
         super().__init__(groups, {})
 
-    def step(self, closure: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """Apply the gradients since the last step; all ranks must call this."""
         loss = closure() if closure is not None else None
         self._engine.step({group["kind"]: float(group["lr"]) for group in self.param_groups})
         return loss
 
-    def zero_grad(self, set_to_none: bool = True) -> None:
+    def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
         """Drop gradients that were not applied."""
         self._engine.forget_gradients()
 
@@ -246,13 +249,13 @@ class EmbeddingOptimizer(torch.optim.Optimizer):
                     group.update(saved)
 
 
-class _Lookup(torch.autograd.Function):
+class _Lookup(torch.autograd.Function):  # type: ignore[misc]
     """One lookup of all tables; its backward brings the gradients to the rows."""
 
     @staticmethod
     def forward(
-        ctx: Any, handle: torch.Tensor, module: ShardedEmbeddings, batch: Addressed,
-        weighted: list[str], *weights: torch.Tensor,
+        ctx: Any, _handle: torch.Tensor, module: ShardedEmbeddings, batch: Addressed,
+        weighted: list[str], *_weights: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         engine = module.engine
         trip, outputs = engine.forward(batch)
@@ -261,7 +264,7 @@ class _Lookup(torch.autograd.Function):
         return tuple(_split(module, batch, outputs))
 
     @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
         if ctx.used:
             raise UserError(
                 "a second backward through the same lookup: its gradients would count twice; "
@@ -304,7 +307,9 @@ def _joined(
         parts = [next(given) for _ in reads]
         arrays = [part.detach().cpu().float().numpy() for part in parts if part is not None]
         assert len(arrays) == len(parts)  # autograd gives zeros where an output was not used
-        joined.append(np.ascontiguousarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays)))
+        joined.append(
+            np.ascontiguousarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
+        )
     return joined
 
 

@@ -139,7 +139,7 @@ KINDS: dict[str, type[Optimizer]] = {
 
 
 @compiled
-def _sgd(weights: Floats, rows: Ints, slots: Ints, grads: Floats, lr: np.float32) -> None:
+def _sgd(weights: Floats, rows: Ints, _: Ints, grads: Floats, lr: np.float32) -> None:
     for i in range(len(rows)):
         row = rows[i]
         for c in range(grads.shape[1]):

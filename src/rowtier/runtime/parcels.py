@@ -52,7 +52,12 @@ def swap_entries(wire: Wire, sent: Sequence[Grouped], got_counts: Ints) -> list[
     edges = [grouped.edges for grouped in sent]
     ranks = range(wire.world.size)
     lane = np.concatenate(
-        [g.data[e[p] : e[p + 1]] for p in ranks if p != me for g, e in zip(sent, edges, strict=True)]
+        [
+            g.data[e[p] : e[p + 1]]
+            for p in ranks
+            if p != me
+            for g, e in zip(sent, edges, strict=True)
+        ]
         or [np.empty(0, dtype=dtype)]
     )
     remote = got_counts.copy()

@@ -103,9 +103,7 @@ class Reducer:
         wire = self.wire
         address = np.asarray(self.maps[name].in_layer(other.layer, row), dtype=np.int64)
         both = np.flatnonzero((address >= other.band.start) & (address < other.band.stop))
-        asked, order = Grouped.by_rank(
-            address[both], other.holders(address[both]), wire.world.size
-        )
+        asked, order = Grouped.by_rank(address[both], other.holders(address[both]), wire.world.size)
         got_counts = swap_counts(wire, asked.counts[None])
         (got,) = swap_entries(wire, [asked], got_counts)
         slots, _ = sums[other.number]
@@ -125,5 +123,3 @@ class Reducer:
             if self.shards[number].piece.group == 0:
                 own += float(np.square(grads, dtype=np.float64).sum())
         return float(self.wire.sum(np.array([own]))[0])
-
-

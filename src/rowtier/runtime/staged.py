@@ -140,9 +140,7 @@ class StagedTrip:
         layout.answer(wire, flat)
         new, merged = _merged(np.concatenate(came), flat, came_at, width)
         mine = np.flatnonzero(new.readers == world.rank)
-        entry = _Stage(
-            layout, moved, sent_at, merged, came_at, new, mine, sent_counts, came_counts
-        )
+        entry = _Stage(layout, moved, sent_at, merged, came_at, new, mine, sent_counts, came_counts)
         self.stages.append(entry)
         # A server waits for its level, and nobody hands it anything.
         return held if world.tree.attached[world.rank] > stage else new

@@ -42,7 +42,7 @@ class Memory(Protocol):
 class Ram:
     """Plain process memory."""
 
-    def array(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
+    def array(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:  # noqa: ARG002
         """A new array of zeros."""
         return np.zeros(shape, dtype=dtype)
 
@@ -141,9 +141,7 @@ class Shard:
         sums, at = np.zeros((len(found), width), dtype=np.float32), 0
         for part in parts:
             index = inverse[at : at + len(part.slots)]
-            kernels.add_grads(
-                sums, index, part.flat, part.at, part.weights, part.first, part.width
-            )
+            kernels.add_grads(sums, index, part.flat, part.at, part.weights, part.first, part.width)
             at += len(part.slots)
         return found.astype(np.int64), sums
 
@@ -182,7 +180,9 @@ def _uniform(key: np.uint64, rows: Ints, limit: np.float32, out: Floats) -> None
             out[i, c] = (np.float32(2) * unit - np.float32(1)) * limit
 
 
-def memories(tier_names: tuple[str, ...], paths: Mapping[str, StrPath], rank: int) -> dict[str, Memory]:
+def memories(
+    tier_names: tuple[str, ...], paths: Mapping[str, StrPath], rank: int
+) -> dict[str, Memory]:
     """What keeps each tier: files where a path is given, else RAM."""
     for name in paths:
         if name not in tier_names:

@@ -118,9 +118,9 @@ class SumsRequest:
         new[1:] = bags[1:] != bags[:-1]
         starts = np.cumsum(counts)[:-1]
         new[starts[starts < len(new)]] = True
-        dtype, bit = (np.uint32, 31) if narrow else (np.uint64, 63)
-        ids = self.lookups.address[lookup].astype(dtype) | (new.astype(dtype) << dtype(bit))
-        return Grouped(ids, counts)
+        marked = self.lookups.address[lookup].astype(np.uint64)
+        marked |= new.astype(np.uint64) << np.uint64(31 if narrow else 63)
+        return Grouped(marked.astype(np.uint32) if narrow else marked, counts)
 
     def deliver(self, got: Grouped, weights: Floats) -> None:
         """Find the rows that the ranks look up here."""
@@ -129,10 +129,11 @@ class SumsRequest:
         new = ids >> bit
         address = (ids & ((np.uint64(1) << bit) - np.uint64(1))).astype(np.int64)
         bags = np.cumsum(new).astype(np.int64) - 1
-        piece, slots = self._own(address)
+        readers = np.repeat(np.arange(self.world.size), got.counts)
+        piece, slots = self._own(address, readers)
         self.owned = Entries(got.counts, piece, bags, slots, weights)
 
-    def _own(self, address: Ints) -> tuple[Ints, Ints]:
+    def _own(self, address: Ints, readers: Ints) -> tuple[Ints, Ints]:
         """Piece and slot of each entry; one of several layers stands once for each, in turn."""
         piece = np.full(len(address), -1, dtype=np.int64)
         slots = np.zeros(len(address), dtype=np.int64)
@@ -141,6 +142,8 @@ class SumsRequest:
         for here in self.pieces:
             layered = np.asarray(self.lookups.map.in_layer(here.layer, address), dtype=np.int64)
             inside = (layered >= here.band.start) & (layered < here.band.stop)
+            # A reader of another group has its own copy to ask.
+            inside &= readers // self.world.tree.sizes[here.way.level] == here.group
             mine = np.zeros(len(address), dtype=np.bool_)
             if here.position >= 0:
                 mine[inside] = here.holders(layered[inside]) == self.world.rank
@@ -193,15 +196,15 @@ class SumsTrip:
         """Columns of a sum."""
         return self.view.width
 
-    def asked_counts(self, hop: int) -> Ints:
+    def asked_counts(self, _hop: int) -> Ints:
         """Sums that each rank answers with."""
         return self._asked
 
-    def got_counts(self, hop: int) -> Ints:
+    def got_counts(self, _hop: int) -> Ints:
         """Sums that each rank gets from here."""
         return self._got
 
-    def fill(self, hop: int, layout: Layout, channel: int, flat: Floats) -> None:
+    def fill(self, _hop: int, layout: Layout, channel: int, flat: Floats) -> None:
         """Write the partial sums that others need."""
         self.at = kernels.spots(layout.asked_at[channel], self._asked, self.width)
         given = kernels.spots(layout.got_at[channel], self._got, self.width)

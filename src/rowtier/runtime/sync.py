@@ -234,7 +234,7 @@ def _dense_rows(copy: _Copy, level: int, child: int) -> Ints:
     slots = np.arange(copy.piece.rows_here, dtype=np.int64)
     for below in range(copy.piece.way.level + 1, level):
         slots = slots[copy.digit(slots, below) == copy.child(below)]
-    return slots[copy.digit(slots, level) == child]
+    return np.asarray(slots[copy.digit(slots, level) == child])
 
 
 def _added(slots: Ints, sums: Floats) -> Sums:

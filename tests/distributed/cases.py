@@ -1,0 +1,168 @@
+"""Drawn plans with batches for every rank, what torch alone makes of them, and the comparison."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from hypothesis import strategies as st
+from jobs import train
+from reference import Reference
+from strategies import bands, counted
+
+from rowtier import Cluster, Device, Level, Plan, Profile, Table, Tier
+
+SHAPES = [(1,), (2,), (3,), (4,), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 2, 2), (2, 2, 1)]
+STEPS = 20
+
+
+def cluster_of(shape: tuple[int, ...]) -> Cluster:
+    """Levels of the given sizes, two tiers."""
+    tiers = [
+        Tier(name=n, capacity_bytes=2**40, bandwidth_bytes_per_s=1e9, granularity_bytes=g)
+        for n, g in (("ram", 64), ("ssd", 4096))
+    ]
+    levels = [
+        Level(name=f"level{i}", size=size, bandwidth_bytes_per_s=1e9)
+        for i, size in enumerate(shape)
+    ]
+    return Cluster(name="drawn", levels=tuple(levels), device=Device(tiers=tuple(tiers)))
+
+
+@st.composite
+def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: Any) -> Plan:
+    """Up to three small tables on one to four devices."""
+    cluster, stats = cluster_of(draw(st.sampled_from(SHAPES))), []
+    for index in range(draw(st.integers(1, 3))):
+        features = tuple(f"t{index}_f{i}" for i in range(draw(st.sampled_from([1, 1, 2]))))
+        facts = {
+            "pooling": draw(st.sampled_from(["sum", "mean", "none"])),
+            "optimizer": draw(st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam"])),
+            "dtype": draw(st.sampled_from(dtypes)),
+        } | fixed
+        table = Table(
+            name=f"t{index}",
+            num_embeddings=draw(st.integers(1, 40)),
+            embedding_dim=draw(st.integers(1, 6)),
+            features=features,
+            **facts,
+        )
+        heat = draw(
+            st.lists(
+                st.integers(0, 4), min_size=table.num_embeddings, max_size=table.num_embeddings
+            )
+        )
+        stats.append(counted(table, np.array(heat, dtype=np.int64)))
+    profile = Profile(4, tuple(stats))
+    placed = {entry.table.name: draw(bands(entry.table, cluster)) for entry in stats}
+    return Plan.build("drawn", profile, cluster, placed)
+
+
+class Case:
+    """A plan with batches and gradients for every rank and step."""
+
+    def __init__(self, plan: Plan, seed: int, steps: int, exact: bool, samples: int | None = None):
+        self.plan, self.exact, self.samples = plan, exact, samples
+        self.random = np.random.default_rng(seed)
+        self.size = plan.cluster.num_devices
+        self.weights = {t.name: self.values((t.num_embeddings, t.embedding_dim)) for t, _ in plan}
+        self.weighted = {
+            t.name: t.pooling != "none" and self.random.random() < 0.3 for t, _ in plan
+        }
+        self.steps, self.grads = [], []
+        for _ in range(steps):
+            made = [self._batch() for _ in range(self.size)]
+            self.steps.append([batch for batch, _ in made])
+            self.grads.append([grads for _, grads in made])
+
+    def values(self, shape: tuple[int, ...]) -> np.ndarray:
+        """Multiples of 1/8 whose sums are exact, or ordinary numbers."""
+        if self.exact:
+            return self.random.integers(-4, 5, shape).astype(np.float32) / 8
+        return self.random.standard_normal(shape, dtype=np.float32)
+
+    def _batch(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        samples = self.samples or int(self.random.choice([0, 1, 2, 3, 5]))
+        lengths_of = [0, 1, 2, 4] if self.exact else [0, 1, 2, 3, 4]
+        batch, grads = {}, {}
+        for table, _ in self.plan:
+            for name in table.features:
+                lengths = self.random.choice(lengths_of, samples).astype(np.int64)
+                ids = self.random.integers(0, table.num_embeddings, lengths.sum())
+                weights = None
+                if self.weighted[table.name]:
+                    weights = self.random.choice([0.5, 1, 2], len(ids)).astype(np.float32)
+                batch[name] = (ids, lengths, weights)
+                lines = len(ids) if table.pooling == "none" else samples
+                grads[name] = self.values((lines, table.embedding_dim))
+        return batch, grads
+
+    def run(self, workers: Any, follow: float = 0.0, **options: Any) -> list[dict[str, Any]]:
+        """Train on real processes."""
+        args = (self.plan, self.weights, self.steps, self.grads, follow, options)
+        return workers.run(self.size, train, *args)
+
+    def reference(self, follow: float, scale: float, lr: float) -> tuple[dict, list[list[dict]]]:
+        """Train with torch alone; outputs as the ranks should see them."""
+        tables = {
+            t.name: Reference(t, torch.from_numpy(self.weights[t.name].copy()), lr)
+            for t, _ in self.plan
+        }
+        outputs = []
+        for batches, grads in zip(self.steps, self.grads, strict=True):
+            step: list[dict] = [{} for _ in batches]
+            for table in tables.values():
+                touched = []
+                for name in table.table.features:
+                    parts = [batch[name] for batch in batches]
+                    ids = torch.from_numpy(np.concatenate([p[0] for p in parts]))
+                    lengths = torch.from_numpy(np.concatenate([p[1] for p in parts]))
+                    touched.append(ids)
+                    weights = None
+                    if parts[0][2] is not None:
+                        weights = torch.from_numpy(np.concatenate([p[2] for p in parts]))
+                    out = table.look_up(ids, lengths, weights)
+                    given = torch.from_numpy(np.concatenate([grad[name] for grad in grads]))
+                    out.backward(given + follow * out.detach())
+                    at = 0
+                    for rank, grad in enumerate(grads):
+                        lines = len(grad[name])
+                        step[rank][name] = out[at : at + lines].detach().numpy()
+                        at += lines
+                table.step(torch.cat(touched), scale)
+            outputs.append(step)
+        return tables, outputs
+
+
+def check(case: Case, results: list[dict], tables: dict, outputs: list, bitwise: bool) -> None:
+    """All outputs, weights, copies and states against the reference."""
+    for index, step in enumerate(outputs):
+        for rank, expected in enumerate(step):
+            for name, values in expected.items():
+                got = results[rank]["outputs"][index][name]
+                if bitwise:
+                    assert np.array_equal(got, values), (index, rank, name)
+                else:
+                    np.testing.assert_allclose(got, values, rtol=1e-4, atol=3e-5 if index else 1e-6)
+    covered = {t.name: np.zeros((t.num_embeddings, t.embedding_dim), int) for t, _ in case.plan}
+    copies: dict[tuple, Any] = {}
+    for result in results:
+        for name, rows, (first, last), weights, state in result["shards"]:
+            covered[name][rows, first:last] += 1
+            reference = tables[name]
+            expected = reference.weight.detach().numpy()[rows, first:last]
+            if bitwise:
+                assert np.array_equal(weights, expected), name
+            else:
+                np.testing.assert_allclose(weights, expected, rtol=1e-4, atol=1e-5)
+            for key, values in state.items():
+                whole = reference.state()[key].numpy()[rows]
+                part = whole if whole.shape[1] == 1 else whole[:, first:last]
+                np.testing.assert_allclose(values, part, rtol=1e-4, atol=1e-5)
+            for slot, row in enumerate(rows):
+                same = copies.setdefault((name, int(row), first), (weights[slot], state, slot))
+                assert np.array_equal(same[0], weights[slot])
+                for key, values in state.items():
+                    assert np.array_equal(same[1][key][same[2]], values[slot])
+    assert all((count > 0).all() for count in covered.values())
