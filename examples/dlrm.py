@@ -170,6 +170,7 @@ class Job:
     def __init__(self, args: argparse.Namespace):
         self.size = int(os.environ.get("WORLD_SIZE", "1"))  # torchrun sets it
         self.rank = int(os.environ.get("RANK", "0"))
+        torch.set_num_threads(1)  # as torchrun has it; matrices this small gain nothing from more
         if self.size > 1:
             dist.init_process_group("gloo")
         self.args = args
