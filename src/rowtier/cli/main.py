@@ -18,6 +18,7 @@ from rowtier.cli import (
     compare,
     diff,
     explain,
+    export,
     plan,
     predict,
     profile,
@@ -52,6 +53,7 @@ app.command("compare", rich_help_panel="3 Answers")(compare.command)
 app.command("explain", rich_help_panel="3 Answers")(explain.command)
 app.command("diff", rich_help_panel="3 Answers")(diff.command)
 app.command("report", rich_help_panel="3 Answers")(report.command)
+app.command("export", rich_help_panel="4 Files")(export.command)
 app.command("validate", rich_help_panel="4 Files")(validate.command)
 
 
