@@ -153,15 +153,15 @@ class Dense(torch.nn.Module):  # type: ignore[misc]
         self.bottom = mlp(NUM_DENSE, 64, embedding_dim)
         self.top = mlp(embedding_dim + vectors * (vectors - 1) // 2, 64, 32, 1)
         rows, columns = np.tril_indices(vectors, -1)
-        self.register_buffer("rows", torch.from_numpy(rows))
-        self.register_buffer("columns", torch.from_numpy(columns))
+        self.register_buffer("pairs", torch.from_numpy(rows * vectors + columns))
 
     def forward(self, dense: torch.Tensor, pooled: torch.Tensor) -> torch.Tensor:
         """Log-odds of a click; `pooled` is samples × features × dim."""
         low = self.bottom(dense)
         vectors = torch.cat([low[:, None], pooled], dim=1)
-        products = torch.bmm(vectors, vectors.transpose(1, 2))[:, self.rows, self.columns]
-        return self.top(torch.cat([low, products], dim=1)).squeeze(1)
+        products = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)
+        pairs = products.index_select(1, self.pairs)  # each pair once
+        return self.top(torch.cat([low, pairs], dim=1)).squeeze(1)
 
 
 class Job:
