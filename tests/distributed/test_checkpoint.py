@@ -12,8 +12,8 @@ from strategies import counted
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from cases import cluster_of, drawn_plans  # noqa: E402
-from checkpoint_jobs import (  # noqa: E402
+from cases import cluster_of, drawn_plans
+from checkpoint_jobs import (
     Training,
     fail_to_load,
     load_placed,
@@ -22,7 +22,7 @@ from checkpoint_jobs import (  # noqa: E402
     stage,
 )
 
-from rowtier import Band, Plan, Profile, Table  # noqa: E402
+from rowtier import Band, Cluster, Plan, Profile, Server, Table
 
 KINDS = ("sgd", "adagrad", "rowwise_adagrad", "adam")
 TABLES = [
@@ -42,7 +42,12 @@ TABLES = [
 
 def plan_of(shape: tuple[int, ...], bands: Any, tables: list[Table] | None = None) -> Plan:
     """Bands of every table by a function of table and scopes."""
-    random, cluster = np.random.default_rng(1), cluster_of(shape)
+    return plan_on(cluster_of(shape), bands, tables)
+
+
+def plan_on(cluster: Cluster, bands: Any, tables: list[Table] | None = None) -> Plan:
+    """The same on a cluster."""
+    random = np.random.default_rng(1)
     given = TABLES if tables is None else tables
     stats = tuple(counted(t, random.integers(0, 9, t.num_embeddings)) for t in given)
     placed = {table.name: bands(table, cluster.scopes) for table in given}
@@ -132,6 +137,23 @@ def test_logical_tensors_do_not_depend_on_the_plan(workers: Any, plan: Plan) -> 
             assert np.array_equal(result["weights"][key], values), key
         for shards in result["shards"]:
             equal_copies(shards, seen)
+
+
+def test_rows_on_a_server_are_part_of_the_tables(workers: Any) -> None:
+    usual = cluster_of((2,))
+    server = Server(name="parameters", level="level0", tiers=usual.device.tiers)
+    cluster = usual.model_copy(update={"servers": (server,)})
+
+    def bands(table: Table, scopes: Any) -> tuple[Band, ...]:
+        rows = table.num_embeddings
+        cold = Band(start=5, stop=rows, scope=scopes[-1], members=(2, 0), tier="ssd")
+        return (Band(start=0, stop=5, scope=scopes[0], tier="ram"), cold)
+
+    results = workers.run(3, round_trip, plan_on(cluster, bands))
+    expected = round_trip(0, None, plan_of((1,), row_wise))["weights"]
+    for result in results:
+        assert all(np.array_equal(result["weights"][key], expected[key]) for key in expected)
+    assert any(len(rows) for _, rows, *_ in results[2]["shards"][0])
 
 
 @pytest.mark.parametrize("kind", ["rows", "columns", "copies"])
