@@ -32,9 +32,9 @@ def cluster_of(shape: tuple[int, ...]) -> Cluster:
 
 @st.composite
 def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: Any) -> Plan:
-    """Up to three small tables on one to four devices."""
+    """One or two small tables on one to four devices."""
     cluster, stats = cluster_of(draw(st.sampled_from(SHAPES))), []
-    for index in range(draw(st.integers(1, 3))):
+    for index in range(draw(st.sampled_from([1, 1, 2]))):
         features = tuple(f"t{index}_f{i}" for i in range(draw(st.sampled_from([1, 1, 2]))))
         facts = {
             "pooling": draw(st.sampled_from(["sum", "mean", "none"])),

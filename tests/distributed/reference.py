@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from rowtier import Table
 
+torch.sparse.check_sparse_tensor_invariants.disable()  # else torch warns where it builds them
+
 LR = 0.25
 KINDS = {
     "sgd": lambda p, lr: torch.optim.SGD([p], lr=lr),

@@ -29,11 +29,12 @@ Channel = RowsTrip | SumsTrip
 
 @dataclass(eq=False)
 class Lane:
-    """The values of one type that travel together at one hop."""
+    """The rows of one type and width that travel together at one hop."""
 
+    kind: tuple[str, int]
     layout: Layout
     channels: list[Channel]
-    flat: Floats
+    rows: Floats
 
 
 @dataclass(eq=False)
@@ -48,13 +49,18 @@ class Trip:
     lanes: dict[int, list[Lane]] = field(default_factory=dict)  # per hop
 
     def __post_init__(self) -> None:
-        self._spots: dict[int, list[tuple[int, int, Ints, Floats]]] = {}
+        self._spots: dict[int, list[tuple[int, Ints, Lane]]] = {}
 
-    def spots(self, lookups: Lookups) -> list[tuple[int, int, Ints, Floats]]:
-        """Per run of columns: first, width, the spot of every lookup's row (−1: none), buffer."""
+    def lane(self, channel: Channel) -> Lane:
+        """The lane of a channel at the first hop."""
+        kind = (channel.dtype, channel.width)
+        return next(lane for lane in self.lanes[1] if lane.kind == kind)
+
+    def spots(self, lookups: Lookups) -> list[tuple[int, Ints, Lane]]:
+        """Per run of columns: the first, the spot of every lookup's row (−1: none), the lane."""
         found = self._spots.get(id(lookups))
         if found is None:
-            found = self._spots[id(lookups)] = list(_spots(self.rows, lookups))
+            found = self._spots[id(lookups)] = list(_spots(self, lookups))
         return found
 
 
@@ -97,10 +103,7 @@ class Exchange:
         return trip
 
     def _count_lookups(self, piece: Piece, lookups: Lookups) -> None:
-        address = lookups.map.in_layer(piece.layer, lookups.address)
-        band = piece.band
-        inside = np.count_nonzero((address >= band.start) & (address < band.stop))
-        self.counters.add_rows(piece.number, lookups=int(inside))
+        self.counters.add_rows(piece.number, lookups=lookups.count_in(piece))
 
     def _ask(self, trip: Trip, hop: int) -> None:
         rows = [entry for entry in trip.rows if entry.piece.hops >= hop]
@@ -170,20 +173,21 @@ class Exchange:
         channels: list[Channel] = [t for t in trip.rows if t.piece.hops >= hop]
         channels += trip.sums if hop == 1 else []
         trip.lanes[hop] = []
-        for dtype in dict.fromkeys(channel.dtype for channel in channels):
-            here = [channel for channel in channels if channel.dtype == dtype]
+        for kind in dict.fromkeys((channel.dtype, channel.width) for channel in channels):
+            here = [channel for channel in channels if (channel.dtype, channel.width) == kind]
+            dtype, width = kind
             layout = Layout(
                 self.wire.world.rank,
                 np.stack([channel.asked_counts(hop) for channel in here]),
                 np.stack([channel.got_counts(hop) for channel in here]),
-                np.array([channel.width for channel in here], dtype=np.int64),
+                width,
                 dtype,
             )
-            flat = np.empty(layout.floats, dtype=np.float32)
+            lane = layout.empty()
             for number, channel in enumerate(here):
-                channel.fill(hop, layout, number, flat)
-            layout.answer(self.wire, flat)
-            trip.lanes[hop].append(Lane(layout, here, flat))
+                channel.fill(hop, layout, number, lane)
+            layout.answer(self.wire, lane)
+            trip.lanes[hop].append(Lane(kind, layout, here, lane))
             self._count_values("forward", here, hop)
         if hop == 1:
             for entry in trip.rows:
@@ -192,9 +196,7 @@ class Exchange:
     def _count_reads(self, entry: RowsTrip) -> None:
         reads, piece = entry.reads, entry.piece
         if piece.way.level == 0 and not piece.once:  # looked up one by one, if distinct or not
-            band = piece.band
-            address = entry.lookups.map.in_layer(piece.layer, entry.lookups.address)
-            reads = int(np.count_nonzero((address >= band.start) & (address < band.stop)))
+            reads = entry.lookups.count_in(piece)
         self.counters.add_rows(piece.number, read=reads)
 
     def _count_values(self, flow: str, channels: Iterable[Channel], hop: int) -> None:
@@ -234,62 +236,47 @@ class Exchange:
 
     def backward(self, trip: Trip, grads: dict[str, Floats]) -> None:
         """Bring gradients to the rows: per bag, or per lookup of tables that are not pooled."""
-        flats: dict[int, list[Floats]] = {
-            hop: [np.zeros(lane.layout.floats, dtype=np.float32) for lane in lanes]
+        grad_lanes = {
+            hop: {lane.kind: lane.layout.zeros() for lane in lanes}
             for hop, lanes in trip.lanes.items()
         }
-        self._into_rows(trip, grads, flats)
-        for entry in trip.sums:
-            flat = self._flat_of(trip, entry, flats)
-            grad, view = grads[entry.request.lookups.table.name], entry.view
-            kernels.take_bags(flat, entry.at, entry.bags, grad, view.first, view.width)
-        for hop in sorted(trip.lanes):
-            for number, lane in enumerate(trip.lanes[hop]):
-                lane.layout.give_back(self.wire, flats[hop][number])
-                self._count_values("backward", lane.channels, hop)
-                for channel in lane.channels:
-                    channel.take_back(hop, self._flats_of(trip, channel, flats))
+        first = grad_lanes[1]
+        for entry in trip.lookups:
+            grad = grads[entry.table.name]
+            for column, at, lane in trip.spots(entry):
+                if entry.table.pooling == "none":
+                    kernels.collect_rows(first[lane.kind], at, grad, column)
+                else:
+                    weights = entry.weights
+                    kernels.pool_back(first[lane.kind], at, entry.edges, weights, grad, column)
+        for sums in trip.sums:
+            lane_rows, grad = first[sums.dtype, sums.width], grads[sums.request.lookups.table.name]
+            kernels.take_bags(lane_rows, sums.at, sums.bags, grad, sums.view.first)
+        self._give_back(trip, grad_lanes)
         for staged in trip.staged:
             staged.back(grads[staged.request.lookups.table.name])
             self._count_staged("backward", staged)
 
-    def _into_rows(
-        self, trip: Trip, grads: dict[str, Floats], flats: dict[int, list[Floats]]
+    def _give_back(
+        self, trip: Trip, grad_lanes: dict[int, dict[tuple[str, int], Floats]]
     ) -> None:
-        for entry in trip.lookups:
-            grad = grads[entry.table.name]
-            for first, width, at, flat in trip.spots(entry):
-                lane = next(i for i, ln in enumerate(trip.lanes[1]) if ln.flat is flat)
-                if entry.table.pooling == "none":
-                    kernels.collect_rows(flats[1][lane], at, grad, first, width)
-                else:
-                    kernels.pool_back(
-                        flats[1][lane], at, entry.edges, entry.weights, grad, first, width
-                    )
-
-    def _flat_of(self, trip: Trip, channel: Channel, flats: dict[int, list[Floats]]) -> Floats:
-        return self._flats_of(trip, channel, flats)[0]
-
-    def _flats_of(
-        self, trip: Trip, channel: Channel, flats: dict[int, list[Floats]]
-    ) -> list[Floats]:
-        """The buffers of a channel's type, hop by hop."""
-        found = []
         for hop in sorted(trip.lanes):
-            for number, lane in enumerate(trip.lanes[hop]):
-                if lane.layout.dtype == channel.dtype:
-                    found.append(flats[hop][number])
-        return found
+            for lane in trip.lanes[hop]:
+                lane.layout.give_back(self.wire, grad_lanes[hop][lane.kind])
+                self._count_values("backward", lane.channels, hop)
+                hops = [by_kind[lane.kind] for by_kind in _in_order(grad_lanes, lane.kind)]
+                for channel in lane.channels:
+                    channel.take_back(hop, hops)
 
     def pooled(self, trip: Trip, lookups: Lookups) -> Floats:
         """The sums of a table's bags, over all bands; not yet divided for `mean`."""
         out = np.zeros((lookups.bags, lookups.table.embedding_dim), dtype=np.float32)
-        for first, width, at, flat in trip.spots(lookups):
-            kernels.pool(flat, at, lookups.edges, lookups.weights, out, first, width)
+        for first, at, lane in trip.spots(lookups):
+            kernels.pool(lane.rows, at, lookups.edges, lookups.weights, out, first)
         for entry in trip.sums:
             if entry.request.lookups is lookups:
-                flat = next(ln.flat for ln in trip.lanes[1] if ln.layout.dtype == entry.dtype)
-                kernels.add_bags(flat, entry.at, entry.bags, out, entry.view.first, entry.width)
+                rows = trip.lane(entry).rows
+                kernels.add_bags(rows, entry.at, entry.bags, out, entry.view.first)
         for staged in trip.staged:
             if staged.request.lookups is lookups:
                 staged.add_to(out)
@@ -298,25 +285,31 @@ class Exchange:
     def sequence(self, trip: Trip, lookups: Lookups) -> Floats:
         """The rows of a table's lookups."""
         out = np.empty((len(lookups.address), lookups.table.embedding_dim), dtype=np.float32)
-        for first, width, at, flat in trip.spots(lookups):
-            kernels.spread_rows(flat, at, out, first, width)
+        for first, at, lane in trip.spots(lookups):
+            kernels.spread_rows(lane.rows, at, out, first)
         return out
 
 
-def _spots(trips: list[RowsTrip], lookups: Lookups) -> Iterable[tuple[int, int, Ints, Floats]]:
+def _in_order(
+    grad_lanes: dict[int, dict[tuple[str, int], Floats]], kind: tuple[str, int]
+) -> Iterable[dict[tuple[str, int], Floats]]:
+    """The hops that have a lane of a kind, in order."""
+    return [grad_lanes[hop] for hop in sorted(grad_lanes) if kind in grad_lanes[hop]]
+
+
+def _spots(trip: Trip, lookups: Lookups) -> Iterable[tuple[int, Ints, Lane]]:
     """Where every lookup's row lies, for each run of columns that bands hold."""
-    here = [trip for trip in trips if trip.lookups is lookups]
-    for columns in dict.fromkeys(trip.piece.columns for trip in here):
-        group = [trip for trip in here if trip.piece.columns == columns]
+    here = [entry for entry in trip.rows if entry.lookups is lookups]
+    for columns in dict.fromkeys(entry.piece.columns for entry in here):
+        group = [entry for entry in here if entry.piece.columns == columns]
         at = np.full(len(lookups.address), -1, dtype=np.int64)
-        distinct = [trip for trip in group if trip.distinct]
+        distinct = [entry for entry in group if entry.distinct]
         if distinct:
             rows_at = np.full(len(lookups.rows), -1, dtype=np.int64)
-            for trip in distinct:
-                rows_at[trip.which] = trip.at
+            for entry in distinct:
+                rows_at[entry.which] = entry.at
             at = kernels.take_spots(rows_at, lookups.row_of)
-        for trip in group:
-            if not trip.distinct:
-                at[trip.which] = trip.at
-        first, last = columns
-        yield first, last - first, at, group[0].hops[0].flat
+        for entry in group:
+            if not entry.distinct:
+                at[entry.which] = entry.at
+        yield columns[0], at, trip.lane(group[0])

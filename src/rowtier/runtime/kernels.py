@@ -1,7 +1,8 @@
 """The inner loops, on host memory: find distinct rows, group by rank, gather, pool, add up.
 
-Values lie in flat buffers of floats; where a row begins in one is its *spot*. All loops run in
-one fixed order, so that sums are the same in every run.
+Values lie in *lanes*, buffers of rows of one width; a row's number in one is its *spot*. All
+loops run in one fixed order, so that sums are the same in every run. Rows are taken as
+one-dimensional views: only then does the compiler use the processor's wide instructions.
 """
 
 from __future__ import annotations
@@ -62,41 +63,42 @@ def group(ranks: Ints, size: int) -> tuple[Ints, Ints]:
 
 
 @compiled
-def spots(starts: Ints, counts: Ints, width: int) -> Ints:
-    """Where the rows of each rank begin, one after the other from the rank's start."""
+def spots(starts: Ints, counts: Ints) -> Ints:
+    """The rows of each rank, one after the other from the rank's start."""
     found = np.empty(counts.sum(), dtype=np.int64)
     i = 0
     for rank in range(len(counts)):
         for k in range(counts[rank]):
-            found[i] = starts[rank] + k * width
+            found[i] = starts[rank] + k
             i += 1
     return found
 
 
 @compiled
-def gather(rows: Floats, slots: Ints, flat: Floats, at: Ints) -> None:
+def gather(rows: NDArray[Any], slots: Ints, lane: NDArray[Any], at: Ints) -> None:
     """Copy rows to their spots."""
-    width = rows.shape[1]
     for i in range(len(slots)):
-        row, to = slots[i], at[i]
-        for c in range(width):
-            flat[to + c] = rows[row, c]
+        row, to = rows[slots[i]], lane[at[i]]
+        for c in range(len(to)):
+            to[c] = row[c]
 
 
 @compiled
-def copy_spots(source: Floats, come: Ints, flat: Floats, at: Ints, width: int) -> None:
-    """Copy values from spots to spots."""
+def copy_spots(source: Floats, come: Ints, lane: Floats, at: Ints) -> None:
+    """Copy rows from spots to spots."""
     for i in range(len(at)):
-        for c in range(width):
-            flat[at[i] + c] = source[come[i] + c]
+        row, to = source[come[i]], lane[at[i]]
+        for c in range(len(to)):
+            to[c] = row[c]
 
 
 @compiled
-def add_spots(source: Floats, come: Ints, flat: Floats, at: Ints, width: int) -> None:
-    """Add values from spots to spots, in order."""
+def add_spots(source: Floats, come: Ints, lane: Floats, at: Ints) -> None:
+    """Add rows from spots to spots, in order."""
     for i in range(len(at)):
-        for c in range(width):
-            flat[at[i] + c] += source[come[i] + c]
+        row, to = source[come[i]], lane[at[i]]
+        for c in range(len(to)):
+            to[c] += row[c]
 
 
 @compiled
@@ -110,93 +112,112 @@ def take_spots(at: Ints, inverse: Ints) -> Ints:
 
 @compiled
 def pool(
-    flat: Floats, at: Ints, edges: Ints, weights: Floats, out: Floats, first: int, width: int
+    lane: Floats, at: Ints, edges: Ints, weights: Floats, out: Floats, first: int
 ) -> None:
     """Add the rows of every bag to its columns from `first`; spots below 0 are elsewhere."""
-    weighted = len(weights) > 0
+    weighted, width = len(weights) > 0, lane.shape[1]
     for bag in range(len(edges) - 1):
+        to = out[bag, first : first + width]
         for i in range(edges[bag], edges[bag + 1]):
-            spot = at[i]
-            if spot < 0:
+            if at[i] < 0:
                 continue
+            row = lane[at[i]]
             if weighted:
                 weight = weights[i]
-                for c in range(width):
-                    out[bag, first + c] += weight * flat[spot + c]
+                for c in range(len(to)):
+                    to[c] += weight * row[c]
             else:
-                for c in range(width):
-                    out[bag, first + c] += flat[spot + c]
+                for c in range(len(to)):
+                    to[c] += row[c]
 
 
 @compiled
 def pool_back(
-    flat: Floats, at: Ints, edges: Ints, weights: Floats, grad: Floats, first: int, width: int
+    lane: Floats, at: Ints, edges: Ints, weights: Floats, grad: Floats, first: int
 ) -> None:
     """Add the gradient of every bag to the spots of its rows."""
-    weighted = len(weights) > 0
+    weighted, width = len(weights) > 0, lane.shape[1]
     for bag in range(len(edges) - 1):
+        come = grad[bag, first : first + width]
         for i in range(edges[bag], edges[bag + 1]):
-            spot = at[i]
-            if spot < 0:
+            if at[i] < 0:
                 continue
+            row = lane[at[i]]
             if weighted:
                 weight = weights[i]
-                for c in range(width):
-                    flat[spot + c] += weight * grad[bag, first + c]
+                for c in range(len(come)):
+                    row[c] += weight * come[c]
             else:
-                for c in range(width):
-                    flat[spot + c] += grad[bag, first + c]
+                for c in range(len(come)):
+                    row[c] += come[c]
 
 
 @compiled
 def weights_back(
-    flat: Floats, at: Ints, edges: Ints, grad: Floats, first: int, width: int, out: Floats
+    lane: Floats, at: Ints, edges: Ints, grad: Floats, first: int, out: Floats
 ) -> None:
     """Add to the gradient of each lookup's weight: its row times its bag's gradient."""
+    width = lane.shape[1]
     for bag in range(len(edges) - 1):
+        come = grad[bag, first : first + width]
         for i in range(edges[bag], edges[bag + 1]):
-            spot = at[i]
-            if spot >= 0:
-                total = np.float32(0)
-                for c in range(width):
-                    total += flat[spot + c] * grad[bag, first + c]
+            if at[i] >= 0:
+                row, total = lane[at[i]], np.float32(0)
+                for c in range(len(come)):
+                    total += row[c] * come[c]
                 out[i] += total
 
 
 @compiled
-def spread_rows(flat: Floats, at: Ints, out: Floats, first: int, width: int) -> None:
+def spread_rows(lane: Floats, at: Ints, out: Floats, first: int) -> None:
     """Copy every lookup's row to its line of the output."""
+    width = lane.shape[1]
     for i in range(len(at)):
-        spot = at[i]
-        if spot >= 0:
-            for c in range(width):
-                out[i, first + c] = flat[spot + c]
+        if at[i] >= 0:
+            row, to = lane[at[i]], out[i, first : first + width]
+            for c in range(len(row)):
+                to[c] = row[c]
 
 
 @compiled
-def collect_rows(flat: Floats, at: Ints, grad: Floats, first: int, width: int) -> None:
+def collect_rows(lane: Floats, at: Ints, grad: Floats, first: int) -> None:
     """Add the gradient of every lookup to the spot of its row."""
+    width = lane.shape[1]
     for i in range(len(at)):
-        spot = at[i]
-        if spot >= 0:
-            for c in range(width):
-                flat[spot + c] += grad[i, first + c]
+        if at[i] >= 0:
+            row, come = lane[at[i]], grad[i, first : first + width]
+            for c in range(len(row)):
+                row[c] += come[c]
 
 
 @compiled
-def add_bags(flat: Floats, at: Ints, bags: Ints, out: Floats, first: int, width: int) -> None:
+def add_bags(lane: Floats, at: Ints, bags: Ints, out: Floats, first: int) -> None:
     """Add partial sums to their bags."""
+    width = lane.shape[1]
     for i in range(len(at)):
-        for c in range(width):
-            out[bags[i], first + c] += flat[at[i] + c]
+        row, to = lane[at[i]], out[bags[i], first : first + width]
+        for c in range(len(row)):
+            to[c] += row[c]
 
 
 @compiled
-def take_bags(flat: Floats, at: Ints, bags: Ints, grad: Floats, first: int, width: int) -> None:
+def take_bags(lane: Floats, at: Ints, bags: Ints, grad: Floats, first: int) -> None:
     """Copy the gradients of bags to the spots of their partial sums."""
+    width = lane.shape[1]
     for i in range(len(at)):
-        for c in range(width):
-            flat[at[i] + c] = grad[bags[i], first + c]
+        row, come = lane[at[i]], grad[bags[i], first : first + width]
+        for c in range(len(row)):
+            row[c] = come[c]
+
+
+@compiled
+def count_inside(address: NDArray[Any], start: int, stop: int) -> int:
+    """How many addresses are of a band."""
+    count = 0
+    for entry in address:
+        if start <= entry < stop:
+            count += 1
+    return count
 
 
 @compiled
@@ -226,28 +247,33 @@ def number_bags(counts: Ints, bags: Ints, inside: NDArray[np.bool_]) -> tuple[In
 
 @compiled
 def sum_rows(
-    rows: Floats, slots: Ints, weights: Floats, flat: Floats, at: Ints, first: int, width: int
+    rows: Floats, slots: Ints, weights: Floats, lane: Floats, at: Ints, first: int
 ) -> None:
     """Add rows, from column `first`, to the partial sums at their spots."""
-    weighted = len(weights) > 0
+    weighted, width = len(weights) > 0, lane.shape[1]
     for i in range(len(slots)):
-        row, to = slots[i], at[i]
-        weight = weights[i] if weighted else np.float32(1)
-        for c in range(width):
-            flat[to + c] += weight * rows[row, first + c]
+        row, to = rows[slots[i], first : first + width], lane[at[i]]
+        if weighted:
+            weight = weights[i]
+            for c in range(len(to)):
+                to[c] += weight * row[c]
+        else:
+            for c in range(len(to)):
+                to[c] += row[c]
 
 
 @compiled
 def add_grads(
-    sums: Floats, index: Ints, flat: Floats, at: Ints, weights: Floats, first: int, width: int
+    sums: Floats, index: Ints, lane: Floats, at: Ints, weights: Floats, first: int
 ) -> None:
     """Add gradients from spots to the sums of their rows, from column `first`, in order."""
-    weighted = len(weights) > 0
+    weighted, width = len(weights) > 0, lane.shape[1]
     for i in range(len(index)):
-        to, come = index[i], at[i]
+        to, come = sums[index[i], first : first + width], lane[at[i]]
         if weighted:
-            for c in range(width):
-                sums[to, first + c] += weights[i] * flat[come + c]
+            weight = weights[i]
+            for c in range(len(come)):
+                to[c] += weight * come[c]
         else:
-            for c in range(width):
-                sums[to, first + c] += flat[come + c]
+            for c in range(len(come)):
+                to[c] += come[c]

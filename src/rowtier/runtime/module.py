@@ -322,8 +322,8 @@ def _weight_grads(
         out, at = np.zeros(len(lookups.address), dtype=np.float32), 0
         if lookups.table.pooling == "mean":
             grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
-        for first, width, spots, flat in trip.spots(lookups):
-            kernels.weights_back(flat, spots, lookups.edges, grad, first, width, out)
+        for first, spots, lane in trip.spots(lookups):
+            kernels.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
         reads = [read for read in module.remapper.reads if read.table is lookups.table]
         bags = lookups.bags // len(reads)
         for index, read in enumerate(reads):

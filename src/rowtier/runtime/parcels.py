@@ -78,39 +78,48 @@ def swap_entries(wire: Wire, sent: Sequence[Grouped], got_counts: Ints) -> list[
 
 
 class Layout:
-    """Where the values of every channel and rank lie in the buffer of a hop.
+    """Where the rows of every channel and rank lie in the lane of a hop.
 
     First what this rank asked others for, then what it asked itself for, then what others
     asked it for: answers are written into the third part and arrive in the first, gradients
     take the same way back.
     """
 
-    def __init__(self, me: int, asked: Ints, got: Ints, widths: Ints, dtype: str):
-        asked, got = asked * widths[:, None], got * widths[:, None]
-        assert (asked[:, me] == got[:, me]).all()
+    def __init__(self, me: int, asked: Ints, got: Ints, width: int, dtype: str):
+        asked, got = asked.copy(), got.copy()
         local = asked[:, me].copy()
+        assert (local == got[:, me]).all()
         asked[:, me] = 0
         got[:, me] = 0
-        self.asked_floats, self.got_floats = asked.sum(axis=0), got.sum(axis=0)
+        self.width, self.dtype = width, dtype
+        self._asked, self._got = asked.sum(axis=0) * width, got.sum(axis=0) * width
         self._local = int(asked.sum())
         self._given = self._local + int(local.sum())
-        self.floats = self._given + int(got.sum())
+        self.rows = self._given + int(got.sum())
         self.asked_at = _starts(asked, 0)
         self.got_at = _starts(got, self._given)
         self.asked_at[:, me] = self.got_at[:, me] = self._local + np.cumsum(local) - local
-        self.dtype = dtype
 
-    def answer(self, wire: Wire, flat: Floats) -> None:
+    def empty(self) -> Floats:
+        """A new lane."""
+        return np.empty((self.rows, self.width), dtype=np.float32)
+
+    def zeros(self) -> Floats:
+        """A new lane for gradients: where they are added up it begins with zeros."""
+        lane = self.empty()
+        lane[: self._given] = 0
+        return lane
+
+    def answer(self, wire: Wire, lane: Floats) -> None:
         """Send what others asked for, receive what was asked of them."""
-        sent, got = flat[self._given :], flat[: self._local]
-        self._swap(wire, sent, self.got_floats, got, self.asked_floats)
+        self._swap(wire, lane[self._given :], self._got, lane[: self._local], self._asked)
 
-    def give_back(self, wire: Wire, flat: Floats) -> None:
+    def give_back(self, wire: Wire, lane: Floats) -> None:
         """Send gradients of what was asked of others, receive those of what they asked for."""
-        sent, got = flat[: self._local], flat[self._given :]
-        self._swap(wire, sent, self.asked_floats, got, self.got_floats)
+        self._swap(wire, lane[: self._local], self._asked, lane[self._given :], self._got)
 
     def _swap(self, wire: Wire, sent: Floats, counts: Ints, got: Floats, got_counts: Ints) -> None:
+        sent, got = sent.reshape(-1), got.reshape(-1)
         if self.dtype == "fp32":
             wire.swap(sent, counts, got, got_counts)
             return

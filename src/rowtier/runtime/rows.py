@@ -59,6 +59,11 @@ class Lookups:
         """Which bag each lookup is of."""
         return np.repeat(np.arange(self.bags, dtype=np.int64), np.diff(self.edges))
 
+    def count_in(self, piece: Piece) -> int:
+        """How many lookups are of a piece."""
+        address = self.map.in_layer(piece.layer, self.address)
+        return int(kernels.count_inside(address, piece.band.start, piece.band.stop))
+
     def in_piece(self, piece: Piece, distinct: bool) -> tuple[slice | Ints, NDArray[Any]]:
         """Which distinct rows, or lookups, lie in a piece, and their addresses in its layer."""
         band = piece.band
@@ -78,7 +83,8 @@ class _Hop:
     merged: Ints | None = None  # which item of the next hop each entry became
     at: Ints = field(init=False)  # per item
     given_at: Ints = field(init=False)  # per entry that was asked for here
-    flat: Floats = field(init=False)
+    slots: Ints = field(init=False)  # of entries, where they are kept
+    lane: Floats = field(init=False)
 
 
 @dataclass(eq=False)
@@ -140,32 +146,31 @@ class RowsTrip:
         """Values that each rank gets from here."""
         return self.hops[hop - 1].got.counts
 
-    def fill(self, hop: int, layout: Layout, channel: int, flat: Floats) -> None:
+    def fill(self, hop: int, layout: Layout, channel: int, lane: Floats) -> None:
         """Write the answers, and note where those to this rank's own requests arrive."""
-        here, width = self.hops[hop - 1], self.width
-        here.flat = flat
-        here.given_at = kernels.spots(layout.got_at[channel], here.got.counts, width)
+        here = self.hops[hop - 1]
+        here.lane = lane
+        here.given_at = kernels.spots(layout.got_at[channel], here.got.counts)
         here.at = np.empty(len(here.order), dtype=np.int64)
-        here.at[here.order] = kernels.spots(layout.asked_at[channel], here.asked.counts, width)
+        here.at[here.order] = kernels.spots(layout.asked_at[channel], here.asked.counts)
         if here.merged is None:
-            self.shard.gather(self.piece.slots(here.got.data), flat, here.given_at)
+            here.slots = self.piece.slots(here.got.data)
+            self.shard.gather(here.slots, lane, here.given_at)
         else:
             above = self.hops[hop]
             come = kernels.take_spots(above.at, here.merged)
-            kernels.copy_spots(above.flat, come, flat, here.given_at, width)
+            kernels.copy_spots(above.lane, come, lane, here.given_at)
 
-    def take_back(self, hop: int, flats: list[Floats]) -> None:
+    def take_back(self, hop: int, lanes: list[Floats]) -> None:
         """Hand gradients on, or keep them for the update."""
-        here, flat = self.hops[hop - 1], flats[hop - 1]
+        here, lane = self.hops[hop - 1], lanes[hop - 1]
         if here.merged is None:
-            slots = self.piece.slots(here.got.data)
-            part = Part(slots, here.given_at, NO_WEIGHTS, 0, self.width, flat)
-            self.shard.parts.append(part)
+            self.shard.parts.append(Part(here.slots, here.given_at, NO_WEIGHTS, 0, lane))
         else:
             to = kernels.take_spots(self.hops[hop].at, here.merged)
-            kernels.add_spots(flat, here.given_at, flats[hop], to, self.width)
+            kernels.add_spots(lane, here.given_at, lanes[hop], to)
 
     @property
     def at(self) -> Ints:
-        """Where each item's values lie in the buffer of the first hop."""
+        """Where each item's row lies in the lane of the first hop."""
         return self.hops[0].at

@@ -56,11 +56,10 @@ def tell_bags(wire: Wire, request: SumsRequest, bags: Ints) -> list[Ints]:
 
 @dataclass(eq=False)
 class _Held:
-    """Sums that a rank has: for which reader's bag, and where."""
+    """Sums that a rank has, and for which reader's bag each is."""
 
     keys: Ints  # reader << _SHIFT | bag
-    at: Ints
-    flat: Floats
+    lane: Floats
 
     @property
     def readers(self) -> Ints:
@@ -111,18 +110,17 @@ class StagedTrip:
             held = self._hand_on(held, stage)
 
     def _add_up(self, told: list[Ints]) -> _Held:
-        owned, width = self.request.owned, self.width
-        number, counts, sequence = owned.in_view(self.view)
-        flat = np.zeros(len(sequence) * width, dtype=np.float32)
-        at = np.arange(len(sequence), dtype=np.int64) * width
-        self._parts = add_up(self.request, self.view, number, at, flat)
+        number, counts, sequence = self.request.owned.in_view(self.view)
+        lane = np.zeros((len(sequence), self.width), dtype=np.float32)
+        every = np.arange(len(sequence), dtype=np.int64)
+        self._parts = add_up(self.request, self.view, number, every, lane)
         readers = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
         # Bags were numbered through over all ranks; each rank told which of its own they are.
         everyones = np.concatenate([*told, np.empty(0, dtype=np.int64)])
-        return _Held((readers << _SHIFT) | everyones[sequence], at, flat)
+        return _Held((readers << _SHIFT) | everyones[sequence], lane)
 
     def _hand_on(self, held: _Held, stage: int) -> _Held:
-        wire, world, width = self._wire, self._wire.world, self.width
+        wire, world = self._wire, self._wire.world
         targets = route(world, world.rank, stage)
         to = targets[held.readers]
         moving = np.flatnonzero(to >= 0)
@@ -131,14 +129,14 @@ class StagedTrip:
         came = self._tell(held.keys[moved], sent_counts, stage)
         came_counts = np.array([len(keys) for keys in came], dtype=np.int64)
         layout = Layout(
-            world.rank, came_counts[None], sent_counts[None], np.array([width]), self.dtype
+            world.rank, came_counts[None], sent_counts[None], self.width, self.dtype
         )
-        flat = np.empty(layout.floats, dtype=np.float32)
-        sent_at = kernels.spots(layout.got_at[0], sent_counts, width)
-        came_at = kernels.spots(layout.asked_at[0], came_counts, width)
-        kernels.copy_spots(held.flat, held.at[moved], flat, sent_at, width)
-        layout.answer(wire, flat)
-        new, merged = _merged(np.concatenate(came), flat, came_at, width)
+        lane = layout.empty()
+        sent_at = kernels.spots(layout.got_at[0], sent_counts)
+        came_at = kernels.spots(layout.asked_at[0], came_counts)
+        kernels.copy_spots(held.lane, moved, lane, sent_at)
+        layout.answer(wire, lane)
+        new, merged = _merged(np.concatenate(came), lane, came_at)
         mine = np.flatnonzero(new.readers == world.rank)
         entry = _Stage(layout, moved, sent_at, merged, came_at, new, mine, sent_counts, came_counts)
         self.stages.append(entry)
@@ -195,9 +193,7 @@ class StagedTrip:
     def add_to(self, out: Floats) -> None:
         """Add all sums that arrived to their bags."""
         for held, mine in self._arrived():
-            kernels.add_bags(
-                held.flat, held.at[mine], held.bags[mine], out, self.view.first, self.width
-            )
+            kernels.add_bags(held.lane, mine, held.bags[mine], out, self.view.first)
 
     def _arrived(self) -> list[tuple[_Held, Ints]]:
         world, first = self._wire.world, self.first
@@ -206,31 +202,24 @@ class StagedTrip:
 
     def back(self, grad: Floats) -> None:
         """Send the gradients of the bags to all that added to them."""
-        flats = [np.zeros_like(self.first.flat)]
-        flats += [np.zeros_like(stage.held.flat) for stage in self.stages]
-        for flat, (held, mine) in zip(flats, self._arrived(), strict=True):
-            kernels.take_bags(
-                flat, held.at[mine], held.bags[mine], grad, self.view.first, self.width
-            )
+        lanes = [np.zeros_like(self.first.lane)]
+        lanes += [np.zeros_like(stage.held.lane) for stage in self.stages]
+        for lane, (held, mine) in zip(lanes, self._arrived(), strict=True):
+            kernels.take_bags(lane, mine, held.bags[mine], grad, self.view.first)
         server = self._wire.world.tree.attached[self._wire.world.rank]
         for number in range(len(self.stages), 0, -1):
-            stage, flat = self.stages[number - 1], flats[number]
-            grads = np.empty(stage.layout.floats, dtype=np.float32)
-            come = stage.held.at[stage.merged]
-            kernels.copy_spots(flat, come, grads, stage.came_at, self.width)
+            stage = self.stages[number - 1]
+            grads = stage.layout.empty()
+            kernels.copy_spots(lanes[number], stage.merged, grads, stage.came_at)
             stage.layout.give_back(self._wire, grads)
             before = 0 if server >= number else number - 1
-            held = self.first if before == 0 else self.stages[before - 1].held
-            kernels.copy_spots(
-                grads, stage.sent_at, flats[before], held.at[stage.moved], self.width
-            )
-        keep_parts(self.request, self.view, self._parts, flats[0])
+            kernels.copy_spots(grads, stage.sent_at, lanes[before], stage.moved)
+        keep_parts(self.request, self.view, self._parts, lanes[0])
 
 
-def _merged(keys: Ints, flat: Floats, at: Ints, width: int) -> tuple[_Held, Ints]:
+def _merged(keys: Ints, lane: Floats, at: Ints) -> tuple[_Held, Ints]:
     """Sums of the same bag, added up in the order they came."""
     found, merged = kernels.distinct(keys)
-    sums = np.zeros(len(found) * width, dtype=np.float32)
-    spots = np.arange(len(found), dtype=np.int64) * width
-    kernels.add_spots(flat, at, sums, spots[merged], width)
-    return _Held(found, spots, sums), merged
+    sums = np.zeros((len(found), lane.shape[1]), dtype=np.float32)
+    kernels.add_spots(lane, at, sums, merged)
+    return _Held(found, sums), merged

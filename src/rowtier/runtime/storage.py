@@ -68,11 +68,10 @@ class Part(NamedTuple):
     """Gradients that rows got in one backward pass, in the order they are added up."""
 
     slots: Ints
-    at: Ints  # where each begins in `flat`
+    at: Ints  # where each is in `lane`
     weights: Floats  # of the lookups; empty: all 1
     first: int  # column
-    width: int
-    flat: Floats
+    lane: Floats
 
 
 @dataclass(eq=False)
@@ -111,23 +110,20 @@ class Shard:
         """Write rows, rounded to the nearest number that the table can hold."""
         self.weights[slots] = rows if self.plain else to_bits(rows, self.piece.table.dtype)
 
-    def gather(self, slots: Ints, flat: Floats, at: Ints) -> None:
+    def gather(self, slots: Ints, lane: Floats, at: Ints) -> None:
         """Copy rows to their spots."""
         if self.plain:
-            kernels.gather(self.weights, slots, flat, at)
+            kernels.gather(self.weights, slots, lane, at)
         else:
-            rows = self.fetch(slots)
-            kernels.gather(rows, np.arange(len(slots)), flat, at)
+            kernels.gather(self.fetch(slots), np.arange(len(slots)), lane, at)
 
-    def sum(
-        self, slots: Ints, weights: Floats, flat: Floats, at: Ints, first: int, width: int
-    ) -> None:
+    def sum(self, slots: Ints, weights: Floats, lane: Floats, at: Ints, first: int) -> None:
         """Add rows, from column `first`, to the partial sums at their spots."""
         if self.plain:
-            kernels.sum_rows(self.weights, slots, weights, flat, at, first, width)
+            kernels.sum_rows(self.weights, slots, weights, lane, at, first)
         else:
             rows, places = self.fetch(slots), np.arange(len(slots))
-            kernels.sum_rows(rows, places, weights, flat, at, first, width)
+            kernels.sum_rows(rows, places, weights, lane, at, first)
 
     def merged(self) -> tuple[Ints, Floats]:
         """The slots that have gradients, rising, and the sum of each."""
@@ -141,7 +137,7 @@ class Shard:
         sums, at = np.zeros((len(found), width), dtype=np.float32), 0
         for part in parts:
             index = inverse[at : at + len(part.slots)]
-            kernels.add_grads(sums, index, part.flat, part.at, part.weights, part.first, part.width)
+            kernels.add_grads(sums, index, part.lane, part.at, part.weights, part.first)
             at += len(part.slots)
         return found.astype(np.int64), sums
 

@@ -204,23 +204,23 @@ class SumsTrip:
         """Sums that each rank gets from here."""
         return self._got
 
-    def fill(self, _hop: int, layout: Layout, channel: int, flat: Floats) -> None:
+    def fill(self, _hop: int, layout: Layout, channel: int, lane: Floats) -> None:
         """Write the partial sums that others need."""
-        self.at = kernels.spots(layout.asked_at[channel], self._asked, self.width)
-        given = kernels.spots(layout.got_at[channel], self._got, self.width)
+        self.at = kernels.spots(layout.asked_at[channel], self._asked)
+        given = kernels.spots(layout.got_at[channel], self._got)
         for start, count in zip(layout.got_at[channel], self._got, strict=True):
-            flat[start : start + count * self.width] = 0
-        self._parts = add_up(self.request, self.view, self._number, given, flat)
+            lane[start : start + count] = 0
+        self._parts = add_up(self.request, self.view, self._number, given, lane)
 
-    def take_back(self, hop: int, flats: list[Floats]) -> None:
+    def take_back(self, hop: int, lanes: list[Floats]) -> None:
         """Keep the gradients of the sums for the rows they were made of."""
-        keep_parts(self.request, self.view, self._parts, flats[hop - 1])
+        keep_parts(self.request, self.view, self._parts, lanes[hop - 1])
 
 
 _Parts = list[tuple[Piece, Ints, Ints, Floats]]
 
 
-def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, flat: Floats) -> _Parts:
+def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, lane: Floats) -> _Parts:
     """Add the rows of a view's entries to the sums at their spots."""
     parts, owned = [], request.owned
     for piece in view.pieces:
@@ -228,14 +228,14 @@ def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, flat: Float
         slots, to = owned.slots[chosen], at[number[chosen]]
         weights = owned.weights[chosen] if len(owned.weights) else NO_WEIGHTS
         first = view.first - piece.columns[0]
-        request.shards[piece.number].sum(slots, weights, flat, to, first, view.width)
+        request.shards[piece.number].sum(slots, weights, lane, to, first)
         parts.append((piece, slots, to, weights))
     return parts
 
 
-def keep_parts(request: SumsRequest, view: View, parts: _Parts, flat: Floats) -> None:
+def keep_parts(request: SumsRequest, view: View, parts: _Parts, lane: Floats) -> None:
     """Keep gradients of partial sums for the update of their rows."""
     for piece, slots, at, weights in parts:
         first = view.first - piece.columns[0]
         shard = request.shards[piece.number]
-        shard.parts.append(Part(slots, at, weights, first, view.width, flat))
+        shard.parts.append(Part(slots, at, weights, first, lane))

@@ -241,9 +241,7 @@ def _added(slots: Ints, sums: Floats) -> Sums:
     """Add up what several children have for the same row, in the order it came."""
     found, index = kernels.distinct(slots)
     added = np.full((len(found), sums.shape[1]), -0.0, dtype=np.float32)
-    flat = np.ascontiguousarray(sums).reshape(-1)
-    at = np.arange(len(slots), dtype=np.int64) * sums.shape[1]
-    kernels.add_spots(flat, at, added.reshape(-1), index * sums.shape[1], sums.shape[1])
+    kernels.add_spots(sums, np.arange(len(slots)), added, index)
     return found, added
 
 

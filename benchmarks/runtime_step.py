@@ -1,0 +1,291 @@
+"""A training step of the embeddings: rowtier against TorchRec, in the same processes.
+
+Steps of all contenders take turns, with the same batches, one thread a rank and the same
+malloc. A step is look-up, backward and update (SGD). `own row-wise` is rowtier with every
+table spread over all ranks, coalesced: against TorchRec's row-wise it tells what the kernels
+and coalescing give, and joint against it what the placement gives.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from _form import Measured, run
+from _job import run_ranks
+
+import rowtier
+from rowtier import Cluster, Device, FeatureStats, Level, Profile, RowCounts, Table, TableStats, Tier
+
+ROWS, DIM, LR = 1_000_000, 64, 0.01
+SEQUENCE = {"tables": 4, "batch": 1024, "length": 50}
+POOLED = {"tables": 8, "batch": 2048, "length": 10}
+ALPHAS = (1.05, 1.2)
+ROUNDS = 12
+GOALS: Any = {
+    "sequence_vs_torchrec_min": (">=", 4.0),
+    "sequence_vs_torchrec_median": (">=", 5.0),
+    "sequence_vs_own_rowwise_min": (">=", 0.97),
+    "pooled_vs_torchrec_best_min": (">=", 1.0),
+    "memory_over_plan_max": ("<=", 1.10),
+}
+
+
+def zipf_ids(random: np.random.Generator, alpha: float, size: int, table: int) -> Any:
+    """Zipf-distributed row ids; hot rows lie anywhere in the table."""
+    cdf = np.cumsum(np.arange(1, ROWS + 1, dtype=np.float64) ** -alpha)
+    ranks = np.searchsorted(cdf, random.random(size) * cdf[-1])
+    return np.random.default_rng(table).permutation(ROWS)[ranks]
+
+
+def cluster_of(size: int) -> Cluster:
+    """The ranks of this machine, with round figures of the kind `rowtier calibrate` finds."""
+    ram = Tier(name="ram", capacity_bytes=4 * 2**30, bandwidth_bytes_per_s=5e9, granularity_bytes=64)
+    level = Level(name="node", size=size, bandwidth_bytes_per_s=1.2e9, latency_s=6e-5)
+    return Cluster(name=f"local-{size}", levels=(level,), device=Device(tiers=(ram,)))
+
+
+def profile_of(shape: dict[str, int], alpha: float, pooling: Any) -> Profile:
+    """Statistics of 40 batches."""
+    stats = []
+    for index in range(shape["tables"]):
+        table = Table(
+            name=f"t{index}", num_embeddings=ROWS, embedding_dim=DIM, pooling=pooling,
+            features=(f"f{index}",), optimizer="sgd",
+        )  # fmt: skip
+        samples = 40 * shape["batch"]
+        ids = zipf_ids(np.random.default_rng(100 + index), alpha, samples * shape["length"], index)
+        counts = RowCounts.from_dense(np.bincount(ids, minlength=ROWS))
+        feature = FeatureStats(name=f"f{index}", present=samples, lookups=len(ids))
+        stats.append(TableStats.counted(table, samples, (feature,), counts))
+    return Profile(shape["batch"], tuple(stats))
+
+
+def coalesced_row_wise(profile: Profile, cluster: Cluster) -> rowtier.Plan:
+    """Every table spread over all ranks, rows fetched once a step."""
+    bands = {
+        entry.table.name: (
+            rowtier.Band(start=0, stop=ROWS, scope=cluster.top, tier="ram", coalesced=True, offset=i),
+        )
+        for i, entry in enumerate(profile.stats)
+    }
+    return rowtier.Plan.build("own row-wise", profile, cluster, bands)
+
+
+Step = Callable[[Any], None]
+
+
+class Ours:
+    """A plan, trained."""
+
+    def __init__(self, plan: rowtier.Plan):
+        from rowtier.torch import SGD, ShardedEmbeddings
+
+        self.module = ShardedEmbeddings(plan, SGD(lr=LR), gradients="mean")
+
+    def prepare(self, ids: list[Any], shape: dict[str, int], grad: Any) -> Any:
+        import torch
+
+        return {
+            f"f{i}": torch.from_numpy(part.reshape(shape["batch"], -1)) for i, part in enumerate(ids)
+        }, grad
+
+    def step(self, prepared: Any) -> None:
+        import torch
+
+        batch, grad = prepared
+        outs = [out for out in self.module(batch).values()]
+        torch.autograd.backward(outs, [grad.view(out.shape) for out in outs])
+        self.module.optimizer.step()
+
+    def bytes_per_step(self) -> float:
+        """Sent by all ranks."""
+        totals = self.module.count()
+        return float(totals.links[:, :, :, 0].sum()) / max(1, totals.steps)
+
+
+class TorchRec:
+    """TorchRec's sharded module, every table placed in the same way."""
+
+    def __init__(self, shape: dict[str, int], pooled: bool, how: str, size: int):
+        import torch
+        import torch.distributed as dist
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from torchrec import EmbeddingBagCollection, EmbeddingCollection
+        from torchrec.distributed import DistributedModelParallel
+        from torchrec.distributed.embedding import EmbeddingCollectionSharder
+        from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+        from torchrec.distributed.sharding_plan import (
+            construct_module_sharding_plan,
+            row_wise,
+            table_wise,
+        )
+        from torchrec.distributed.types import ShardingEnv, ShardingPlan
+        from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+
+        self.pooled = pooled
+        facts = [
+            {"name": f"t{i}", "num_embeddings": ROWS, "embedding_dim": DIM, "feature_names": [f"f{i}"]}
+            for i in range(shape["tables"])
+        ]
+        fused = {"learning_rate": LR, "optimizer": EmbOptimType.EXACT_SGD}
+        module: Any
+        sharder: Any
+        if pooled:
+            module = EmbeddingBagCollection(
+                tables=[EmbeddingBagConfig(**f) for f in facts], device=torch.device("meta")
+            )
+            sharder = EmbeddingBagCollectionSharder(fused_params=fused)
+        else:
+            module = EmbeddingCollection(
+                tables=[EmbeddingConfig(**f) for f in facts], device=torch.device("meta")
+            )
+            sharder = EmbeddingCollectionSharder(fused_params=fused)
+        ways = {
+            f"t{i}": row_wise(compute_kernel="fused")
+            if how == "row_wise"
+            else table_wise(rank=i % size, compute_kernel="fused")
+            for i in range(shape["tables"])
+        }
+        plan = construct_module_sharding_plan(
+            module, ways, sharder=sharder, local_size=size, world_size=size, device_type="cpu"
+        )
+        self.model = DistributedModelParallel(
+            module,
+            env=ShardingEnv.from_process_group(dist.group.WORLD),
+            plan=ShardingPlan({"": plan}),
+            sharders=[sharder],
+            device=torch.device("cpu"),
+        )
+
+    def prepare(self, ids: list[Any], shape: dict[str, int], grad: Any) -> Any:
+        import torch
+        from torchrec import KeyedJaggedTensor
+
+        lengths = torch.full((len(ids) * shape["batch"],), shape["length"], dtype=torch.int32)
+        return KeyedJaggedTensor(
+            keys=[f"f{i}" for i in range(len(ids))],
+            values=torch.from_numpy(np.concatenate(ids)),
+            lengths=lengths,
+        ), grad
+
+    def step(self, prepared: Any) -> None:
+        import torch
+
+        batch, grad = prepared
+        out = self.model(batch)
+        if self.pooled:
+            values = out.values()
+            values.backward(grad.repeat(1, values.shape[1] // DIM))
+        else:
+            outs = [entry.values() for entry in out.values()]
+            torch.autograd.backward(outs, [grad] * len(outs))
+
+
+def contest(
+    rank: int, size: int, shape: dict[str, int], pooled: bool, alpha: float, rounds: int,
+    plans: dict[str, rowtier.Plan],
+) -> dict[str, Any]:  # fmt: skip
+    """Median step time of everyone, and bytes sent where they are counted."""
+    import torch
+    import torch.distributed as dist
+
+    contenders: dict[str, Any] = {name: Ours(plan) for name, plan in plans.items()}
+    for how in ("row_wise", "table_wise") if pooled else ("row_wise",):
+        contenders[f"torchrec {how}"] = TorchRec(shape, pooled, how, size)
+    lines = shape["batch"] if pooled else shape["batch"] * shape["length"]
+    grad = torch.full((lines, DIM), 1e-3)
+    random = np.random.default_rng(1000 + rank)
+    times: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(rounds + 2):
+        ids = [
+            zipf_ids(random, alpha, shape["batch"] * shape["length"], i)
+            for i in range(shape["tables"])
+        ]
+        for name, contender in contenders.items():
+            prepared = contender.prepare(ids, shape, grad)
+            dist.barrier()
+            began = time.perf_counter()
+            contender.step(prepared)
+            dist.barrier()
+            if number >= 2:
+                times[name].append(time.perf_counter() - began)
+    sent = {n: c.bytes_per_step() for n, c in contenders.items() if isinstance(c, Ours)}
+    return {"times": times, "bytes": sent}
+
+
+def torchrec_bytes(how: str, shape: dict[str, int], pooled: bool, size: int) -> float:
+    """What TorchRec sends, from its layout: ids of 8 bytes, rows or pooled rows both ways."""
+    lookups = shape["batch"] * shape["length"] * shape["tables"]
+    apart = (size - 1) / size
+    if not pooled:
+        return size * lookups * apart * (8 + 2 * 4 * DIM)
+    if how == "table_wise":
+        return size * apart * (lookups * 8 + 2 * shape["batch"] * shape["tables"] * DIM * 4)
+    sums = (size - 1) * shape["batch"] * shape["tables"] * DIM * 4
+    return size * (lookups * apart * 8 + 3 * sums)  # gloo's reduce-scatter moves twice as much
+
+
+def measure(quick: bool) -> Measured:
+    """All settings."""
+    rows: list[dict[str, Any]] = []
+    ratios: dict[str, list[float]] = {"torchrec": [], "own": [], "pooled": []}
+    for size in (2,) if quick else (2, 4):
+        for alpha in ALPHAS[1:] if quick else ALPHAS:
+            for pooled, shape in ((False, SEQUENCE), (True, POOLED)):
+                found = _setting(size, alpha, pooled, shape, 3 if quick else ROUNDS)
+                rows += found
+                ms = {row["contender"]: float(row["ms"]) for row in found}
+                best = min(v for n, v in ms.items() if n.startswith("torchrec"))
+                if pooled:
+                    ratios["pooled"].append(best / ms["joint"])
+                else:
+                    ratios["torchrec"].append(best / ms["joint"])
+                    ratios["own"].append(ms["own row-wise"] / ms["joint"])
+    return Measured(
+        rows,
+        {
+            "sequence_vs_torchrec_min": min(ratios["torchrec"]),
+            "sequence_vs_torchrec_median": statistics.median(ratios["torchrec"]),
+            "sequence_vs_own_rowwise_min": min(ratios["own"]),
+            "pooled_vs_torchrec_best_min": min(ratios["pooled"]),
+        },
+    )
+
+
+def _setting(
+    size: int, alpha: float, pooled: bool, shape: dict[str, int], rounds: int
+) -> list[dict[str, Any]]:
+    profile, cluster = profile_of(shape, alpha, "sum" if pooled else "none"), cluster_of(size)
+    plans = {
+        "joint": rowtier.make_plan(profile, cluster),
+        "own row-wise": coalesced_row_wise(profile, cluster),
+    }
+    results = run_ranks(size, contest, shape, pooled, alpha, rounds, plans)
+    times = results[0]["times"]
+    ms = {name: 1e3 * statistics.median(values) for name, values in times.items()}
+    rows = []
+    for name, value in ms.items():
+        how = name.removeprefix("torchrec ")
+        sent = results[0]["bytes"].get(name)
+        rows.append(
+            {
+                "step": "pooled" if pooled else "sequence",
+                "ranks": size,
+                "zipf": alpha,
+                "contender": name,
+                "ms": round(value, 2),
+                "MB sent": round(
+                    (torchrec_bytes(how, shape, pooled, size) if sent is None else sent) / 1e6, 2
+                ),
+                "joint is": round(value / ms["joint"], 2),
+            }
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    run("runtime_step", measure, goals=GOALS)
