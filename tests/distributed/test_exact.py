@@ -1,6 +1,7 @@
 """Training on any plan gives what one process with torch gives: drawn plans, real processes.
 
-ROWTIER_DRAWN_PLANS multiplies how many plans are drawn.
+ROWTIER_DRAWN_PLANS multiplies how many plans are drawn, ROWTIER_DRAWN_STEPS says how many steps
+they are trained for.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from rowtier.evaluate.batches import Wanted, windows
 from rowtier.evaluate.counting import Counter
 from rowtier.profile.readers import open_source
 
-STEPS = 20
+STEPS = int(os.environ.get("ROWTIER_DRAWN_STEPS", "20"))
 SEEDS = st.integers(0, 2**32)
 MANY = int(os.environ.get("ROWTIER_DRAWN_PLANS", "1"))
 

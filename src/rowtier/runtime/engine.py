@@ -17,7 +17,7 @@ from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.address import pieces_of
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.exchange import Exchange, Trip
-from rowtier.runtime.optim import KINDS, Optimizer, Update
+from rowtier.runtime.optim import KINDS, Optimizer, Update, squares_of
 from rowtier.runtime.reduce import Reducer
 from rowtier.runtime.rows import Lookups
 from rowtier.runtime.storage import NO_WEIGHTS, Init, Shard, first_weights, memories
@@ -179,7 +179,7 @@ class Engine:
 
     def clip(self, max_norm: float) -> float:
         """Scale all gradients so that their norm over all tables is at most `max_norm`."""
-        self._sums = self.reducer.sums()
+        self._sums = self.reducer.sums(every=True)
         scale = self._scale
         norm = float(np.sqrt(self.reducer.norm_squared(self._sums))) * scale
         self._factor = min(1.0, max_norm / (norm + 1e-6))
@@ -191,22 +191,44 @@ class Engine:
 
     def step(self, rates: Mapping[str, float]) -> None:
         """Update every row that has gradients, once, at the learning rate of its optimizer."""
-        sums = self._sums if self._sums is not None else self.reducer.sums()
+        clipped = self._sums is not None
+        sums = self.reducer.sums(every=False) if self._sums is None else self._sums
         scale = np.float32(self._scale * self._factor)
         if scale != 1:
             sums = {number: (slots, grads * scale) for number, (slots, grads) in sums.items()}
         squares = self.reducer.squares(sums)
         self.step_number += 1
-        for number, (slots, grads) in sums.items():
-            shard = self.shards[number]
-            kind = shard.piece.table.optimizer
-            if len(slots):
-                self.optimizers[kind].update(
-                    Update(shard, slots, grads, rates[kind], self.step_number, squares.get(number))
-                )
-            self.counters.add_rows(number, updated=len(slots))
+        for number, shard in self.shards.items():
+            if number in sums:
+                self._update(shard, *sums[number], rates, squares.get(number))
+            elif not clipped:
+                self._update_simple(shard, scale, rates)
         self.counters.steps += 1
         self._sums, self._factor = None, 1.0
+
+    def _update_simple(self, shard: Shard, scale: np.float32, rates: Mapping[str, float]) -> None:
+        """Sum and update block by block, while the sums are in the cache."""
+        table = shard.piece.table
+        for slots, grads in shard.blocks():
+            grads *= scale
+            squares = None
+            if table.optimizer == "rowwise_adagrad":
+                squares = squares_of(grads) / np.float32(table.embedding_dim)
+            self._update(shard, slots, grads, rates, squares)
+
+    def _update(
+        self,
+        shard: Shard,
+        slots: Ints,
+        grads: Floats,
+        rates: Mapping[str, float],
+        squares: Floats | None,
+    ) -> None:
+        kind = shard.piece.table.optimizer
+        if len(slots):
+            update = Update(shard, slots, grads, rates[kind], self.step_number, squares)
+            self.optimizers[kind].update(update)
+        self.counters.add_rows(shard.piece.number, updated=len(slots))
 
     def forget_gradients(self) -> None:
         """Drop gradients that were not applied."""

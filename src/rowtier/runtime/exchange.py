@@ -257,9 +257,7 @@ class Exchange:
             staged.back(grads[staged.request.lookups.table.name])
             self._count_staged("backward", staged)
 
-    def _give_back(
-        self, trip: Trip, grad_lanes: dict[int, dict[tuple[str, int], Floats]]
-    ) -> None:
+    def _give_back(self, trip: Trip, grad_lanes: dict[int, dict[tuple[str, int], Floats]]) -> None:
         for hop in sorted(trip.lanes):
             for lane in trip.lanes[hop]:
                 lane.layout.give_back(self.wire, grad_lanes[hop][lane.kind])

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
+from rowtier.runtime.prefetch import prefetch_row
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -78,6 +79,7 @@ def spots(starts: Ints, counts: Ints) -> Ints:
 def gather(rows: NDArray[Any], slots: Ints, lane: NDArray[Any], at: Ints) -> None:
     """Copy rows to their spots."""
     for i in range(len(slots)):
+        prefetch_row(rows, slots, i)
         row, to = rows[slots[i]], lane[at[i]]
         for c in range(len(to)):
             to[c] = row[c]
@@ -87,6 +89,7 @@ def gather(rows: NDArray[Any], slots: Ints, lane: NDArray[Any], at: Ints) -> Non
 def copy_spots(source: Floats, come: Ints, lane: Floats, at: Ints) -> None:
     """Copy rows from spots to spots."""
     for i in range(len(at)):
+        prefetch_row(source, come, i)
         row, to = source[come[i]], lane[at[i]]
         for c in range(len(to)):
             to[c] = row[c]
@@ -96,6 +99,7 @@ def copy_spots(source: Floats, come: Ints, lane: Floats, at: Ints) -> None:
 def add_spots(source: Floats, come: Ints, lane: Floats, at: Ints) -> None:
     """Add rows from spots to spots, in order."""
     for i in range(len(at)):
+        prefetch_row(lane, at, i)
         row, to = source[come[i]], lane[at[i]]
         for c in range(len(to)):
             to[c] += row[c]
@@ -111,9 +115,7 @@ def take_spots(at: Ints, inverse: Ints) -> Ints:
 
 
 @compiled
-def pool(
-    lane: Floats, at: Ints, edges: Ints, weights: Floats, out: Floats, first: int
-) -> None:
+def pool(lane: Floats, at: Ints, edges: Ints, weights: Floats, out: Floats, first: int) -> None:
     """Add the rows of every bag to its columns from `first`; spots below 0 are elsewhere."""
     weighted, width = len(weights) > 0, lane.shape[1]
     for bag in range(len(edges) - 1):
@@ -252,6 +254,7 @@ def sum_rows(
     """Add rows, from column `first`, to the partial sums at their spots."""
     weighted, width = len(weights) > 0, lane.shape[1]
     for i in range(len(slots)):
+        prefetch_row(rows, slots, i)
         row, to = rows[slots[i], first : first + width], lane[at[i]]
         if weighted:
             weight = weights[i]
@@ -277,3 +280,74 @@ def add_grads(
         else:
             for c in range(len(come)):
                 to[c] += come[c]
+
+
+@compiled
+def segments(keys: Ints, slots: Ints, order: Ints) -> tuple[Ints, Ints]:
+    """From sorted (slot, entry) pairs: distinct slots, where each one's entries begin, and these.
+
+    `slots` and `order` are filled; how many slots there are is the length of the first result.
+    """
+    starts = np.empty(len(keys) + 1, dtype=np.int64)
+    count, last = 0, np.int64(-1)
+    for i in range(len(keys)):
+        slot = keys[i] >> 32
+        order[i] = keys[i] & _LOW
+        if slot != last:
+            slots[count] = slot
+            starts[count] = i
+            count += 1
+            last = slot
+    starts[count] = len(keys)
+    return slots[:count].copy(), starts[: count + 1].copy()
+
+
+@compiled
+def merge_runs(entries: Ints, edges: Ints) -> tuple[Ints, Ints, Ints]:
+    """Distinct slots of runs that rise, where each one's entries begin, and the entries.
+
+    What `segments` gives, without sorting: every run is one rank's requests, in order.
+    """
+    total, runs = len(entries), len(edges) - 1
+    slots, starts = np.empty(total, dtype=np.int64), np.empty(total + 1, dtype=np.int64)
+    order, at = np.empty(total, dtype=np.int64), edges[:-1].copy()
+    count, done = 0, 0
+    while done < total:
+        least = np.int64(2**62)
+        for run in range(runs):
+            if at[run] < edges[run + 1] and entries[at[run]] < least:
+                least = entries[at[run]]
+        slots[count] = least
+        starts[count] = done
+        count += 1
+        for run in range(runs):
+            while at[run] < edges[run + 1] and entries[at[run]] == least:
+                order[done] = at[run]
+                done += 1
+                at[run] += 1
+    starts[count] = total
+    return slots[:count].copy(), starts[: count + 1].copy(), order
+
+
+@compiled
+def sum_segments(
+    lane: Floats, at: Ints, weights: Floats, order: Ints, starts: Ints, first: int, out: Floats
+) -> None:
+    """Sum the gradients of rows `first` and on, as many as `out` has, each in its order."""
+    weighted, spots = len(weights) > 0, at[order[starts[first] : starts[first + len(out)]]]
+    place = 0
+    for k in range(len(out)):
+        to = out[k]
+        for c in range(len(to)):
+            to[c] = 0
+        for i in range(starts[first + k], starts[first + k + 1]):
+            prefetch_row(lane, spots, place)
+            come = lane[spots[place]]
+            place += 1
+            if weighted:
+                weight = weights[order[i]]
+                for c in range(len(to)):
+                    to[c] += weight * come[c]
+            else:
+                for c in range(len(to)):
+                    to[c] += come[c]

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.jit import compiled
+from rowtier.runtime.prefetch import prefetch_row
 from rowtier.runtime.storage import Shard
 
 Ints = NDArray[np.int64]
@@ -141,9 +142,10 @@ KINDS: dict[str, type[Optimizer]] = {
 @compiled
 def _sgd(weights: Floats, rows: Ints, _: Ints, grads: Floats, lr: np.float32) -> None:
     for i in range(len(rows)):
-        row = rows[i]
-        for c in range(grads.shape[1]):
-            weights[row, c] -= lr * grads[i, c]
+        prefetch_row(weights, rows, i)
+        row, grad = weights[rows[i]], grads[i]
+        for c in range(len(row)):
+            row[c] -= lr * grad[c]
 
 
 @compiled
@@ -152,12 +154,13 @@ def _adagrad(
     lr: np.float32, eps: np.float32,
 ) -> None:  # fmt: skip
     for i in range(len(rows)):
-        row, slot = rows[i], slots[i]
-        for c in range(grads.shape[1]):
-            grad = grads[i, c]
-            total = state[slot, c] + grad * grad
-            state[slot, c] = total
-            weights[row, c] -= lr * (grad / (np.sqrt(total) + eps))
+        prefetch_row(weights, rows, i)
+        prefetch_row(state, slots, i)
+        row, sums, grad = weights[rows[i]], state[slots[i]], grads[i]
+        for c in range(len(row)):
+            total = sums[c] + grad[c] * grad[c]
+            sums[c] = total
+            row[c] -= lr * (grad[c] / (np.sqrt(total) + eps))
 
 
 @compiled
@@ -166,12 +169,14 @@ def _rowwise(
     lr: np.float32, eps: np.float32,
 ) -> None:  # fmt: skip
     for i in range(len(rows)):
-        row, slot = rows[i], slots[i]
-        total = state[slot, 0] + squares[i]
-        state[slot, 0] = total
+        prefetch_row(weights, rows, i)
+        prefetch_row(state, slots, i)
+        row, grad = weights[rows[i]], grads[i]
+        total = state[slots[i], 0] + squares[i]
+        state[slots[i], 0] = total
         rate = lr / (np.sqrt(total) + eps)
-        for c in range(grads.shape[1]):
-            weights[row, c] -= rate * grads[i, c]
+        for c in range(len(row)):
+            row[c] -= rate * grad[c]
 
 
 @compiled
@@ -181,14 +186,17 @@ def _adam(
 ) -> None:  # fmt: skip
     one = np.float32(1)
     for i in range(len(rows)):
-        row, slot = rows[i], slots[i]
-        for c in range(grads.shape[1]):
-            grad = grads[i, c]
-            m = first[slot, c] + (one - beta1) * (grad - first[slot, c])
-            v = second[slot, c] + (one - beta2) * (grad * grad - second[slot, c])
-            first[slot, c] = m
-            second[slot, c] = v
-            weights[row, c] -= rate * (m / (np.sqrt(v) + eps))
+        prefetch_row(weights, rows, i)
+        prefetch_row(first, slots, i)
+        prefetch_row(second, slots, i)
+        row, grad = weights[rows[i]], grads[i]
+        moment, square = first[slots[i]], second[slots[i]]
+        for c in range(len(row)):
+            m = moment[c] + (one - beta1) * (grad[c] - moment[c])
+            v = square[c] + (one - beta2) * (grad[c] * grad[c] - square[c])
+            moment[c] = m
+            square[c] = v
+            row[c] -= rate * (m / (np.sqrt(v) + eps))
 
 
 @compiled

@@ -45,20 +45,25 @@ class Reducer:
                 "is not supported; use adagrad or sgd for the table, or keep its rows whole"
             )
 
-    def sums(self) -> dict[int, Sums]:
-        """Per piece the rows that have gradients, and their sums."""
+    def is_simple(self, number: int) -> bool:
+        """Whether a piece's rows are updated from this rank's gradients alone."""
+        piece = self.shards[number].piece
+        return piece.copies == 1 and piece.table.name not in self._apart
+
+    def sums(self, every: bool) -> dict[int, Sums]:
+        """Per piece the rows that have gradients, and their sums; simple ones if asked for."""
         found = self.sync.run()
         for number, shard in self.shards.items():
-            if number not in found:
+            if number not in found and (every or not self.is_simple(number)):
                 found[number] = shard.merged()
         return found
 
     def squares(self, sums: dict[int, Sums]) -> dict[int, Floats]:
         """Per piece of row-wise Adagrad the mean of g² over every row, columns elsewhere too."""
         found: dict[int, Floats] = {}
-        for number, shard in self.shards.items():
-            if shard.piece.table.optimizer == "rowwise_adagrad":
-                found[number] = squares_of(sums[number][1])
+        for number, (_, grads) in sums.items():
+            if self.shards[number].piece.table.optimizer == "rowwise_adagrad":
+                found[number] = squares_of(grads)
         for name in self._apart:
             self._add_others(name, sums, found)
         for number, squares in found.items():

@@ -100,6 +100,7 @@ class RowsTrip:
     def __post_init__(self) -> None:
         self.distinct = self.piece.once or self.piece.way.level == 0
         self.which, self._items = self.lookups.in_piece(self.piece, self.distinct)
+        self._shuffled = self.lookups.map.layers[self.piece.layer] is not None
 
     @property
     def dtype(self) -> str:
@@ -165,7 +166,9 @@ class RowsTrip:
         """Hand gradients on, or keep them for the update."""
         here, lane = self.hops[hop - 1], lanes[hop - 1]
         if here.merged is None:
-            self.shard.parts.append(Part(here.slots, here.given_at, NO_WEIGHTS, 0, lane))
+            # Distinct rows were asked for in the order of their addresses.
+            runs = here.got.edges if self.distinct and not self._shuffled else None
+            self.shard.parts.append(Part(here.slots, here.given_at, NO_WEIGHTS, 0, lane, runs))
         else:
             to = kernels.take_spots(self.hops[hop].at, here.merged)
             kernels.add_spots(lane, here.given_at, lanes[hop], to)

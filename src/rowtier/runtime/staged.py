@@ -128,9 +128,7 @@ class StagedTrip:
         moved = moving[order]
         came = self._tell(held.keys[moved], sent_counts, stage)
         came_counts = np.array([len(keys) for keys in came], dtype=np.int64)
-        layout = Layout(
-            world.rank, came_counts[None], sent_counts[None], self.width, self.dtype
-        )
+        layout = Layout(world.rank, came_counts[None], sent_counts[None], self.width, self.dtype)
         lane = layout.empty()
         sent_at = kernels.spots(layout.got_at[0], sent_counts)
         came_at = kernels.spots(layout.asked_at[0], came_counts)

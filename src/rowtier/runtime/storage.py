@@ -6,7 +6,7 @@ memory would be a third kind (there was none to try it on).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -29,6 +29,7 @@ Init = Callable[[Table, Ints], Any]  # a table and some of its rows → their fi
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NO_WEIGHTS = np.empty(0, dtype=np.float32)
+_BLOCK_ROWS = 2048
 
 
 class Memory(Protocol):
@@ -72,6 +73,7 @@ class Part(NamedTuple):
     weights: Floats  # of the lookups; empty: all 1
     first: int  # column
     lane: Floats
+    runs: Ints | None = None  # edges of runs of slots that rise
 
 
 @dataclass(eq=False)
@@ -125,6 +127,19 @@ class Shard:
             rows, places = self.fetch(slots), np.arange(len(slots))
             kernels.sum_rows(rows, places, weights, lane, at, first)
 
+    def blocks(self) -> Iterator[tuple[Ints, Floats]]:
+        """What `merged` gives in blocks that fit into the processor's cache."""
+        if len(self.parts) != 1 or self.parts[0].lane.shape[1] != self.piece.width:
+            yield self.merged()
+            return
+        part = self.parts.pop()
+        slots, starts, order = _segments(part)
+        for first in range(0, len(slots), _BLOCK_ROWS):
+            here = slots[first : first + _BLOCK_ROWS]
+            sums = np.empty((len(here), self.piece.width), dtype=np.float32)
+            kernels.sum_segments(part.lane, part.at, part.weights, order, starts, first, sums)
+            yield here, sums
+
     def merged(self) -> tuple[Ints, Floats]:
         """The slots that have gradients, rising, and the sum of each."""
         parts, self.parts = self.parts, []
@@ -140,6 +155,17 @@ class Shard:
             kernels.add_grads(sums, index, part.lane, part.at, part.weights, part.first)
             at += len(part.slots)
         return found.astype(np.int64), sums
+
+
+def _segments(part: Part) -> tuple[Ints, Ints, Ints]:
+    """Distinct slots of a part, where the entries of each begin, and the entries."""
+    if part.runs is not None:
+        return kernels.merge_runs(part.slots, part.runs)
+    keys = (part.slots << 32) | np.arange(len(part.slots))
+    keys.sort()
+    slots, order = np.empty_like(keys), np.empty_like(keys)
+    found, starts = kernels.segments(keys, slots, order)
+    return found, starts, order
 
 
 def from_bits(bits: NDArray[np.uint16], dtype: str) -> Floats:
