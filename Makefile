@@ -25,7 +25,7 @@ format: $(VENV)/.dev  ## mend what can be mended
 test: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2
 
-demo: $(VENV)/.report  ## from a workload to placements and a report, on generated statistics
+demo: $(VENV)/.demo  ## from a workload to placements, a report and a training run
 	$(BIN)/python examples/demo.py
 
 bench: $(VENV)/.dev  ## run every benchmark, keep the JSON in benchmarks/results/
@@ -46,9 +46,9 @@ $(VENV)/.light: $(BIN)/python $(INPUTS)
 	$(PIP) -e .
 	@touch $@
 
-# The same with what `rowtier report` draws with.
-$(VENV)/.report: $(VENV)/.light
-	$(PIP) -e '.[report]'
+# The same with what `rowtier report` draws with, and torch to train with.
+$(VENV)/.demo: $(VENV)/.light
+	$(PIP) -e '.[report]' torch==2.13.0
 	@touch $@
 
 # TorchRec asks for the CUDA build of fbgemm, so it is installed without its needs.
