@@ -29,6 +29,7 @@ from rowtier.units import show_bytes
 Ints = NDArray[np.int64]
 PAGE_BYTES = 4096
 BUFFER_BYTES = 64 << 20  # of frames; resident only as far as a step needed them
+LEAST_FRAMES = 8
 
 
 class Pages:
@@ -38,7 +39,7 @@ class Pages:
         self, folder: Path, page_bytes: int = PAGE_BYTES, buffer_bytes: int = BUFFER_BYTES
     ):
         self.folder, self.page_bytes, self.count = folder, page_bytes, 0
-        self.frames = max(8, buffer_bytes // page_bytes)
+        self.frames = max(LEAST_FRAMES, buffer_bytes // page_bytes)
         # Shared, not private, memory: a fork during a direct read would tear private pages off.
         self.buffer = mmap.mmap(-1, self.frames * page_bytes)
         self._bytes = np.frombuffer(self.buffer, dtype=np.uint8).reshape(self.frames, page_bytes)
