@@ -250,6 +250,14 @@ class Job:
         scores, labels = np.concatenate(everyones, axis=1)
         return auc(scores, labels), len(labels)
 
+    def leave(self) -> None:
+        """End the process group, after all else is done."""
+        # DDP first: if it were the last to hold the group, it would wait for gloo's threads
+        # while they wait for the interpreter, now and then for ever (torch 2.13).
+        self.dense = None
+        if self.size > 1:
+            dist.destroy_process_group()
+
 
 def cluster_of(processes: int) -> rowtier.Cluster:
     """The preset `local` with a device for every process."""
@@ -306,8 +314,7 @@ def run(args: argparse.Namespace) -> dict[str, Any] | None:
     losses, seconds = job.train()
     counted = job.embeddings.count()
     score, samples = job.evaluate()
-    if job.size > 1:
-        dist.destroy_process_group()
+    job.leave()
     if job.rank:
         return None
     facts: dict[str, Any] = {

@@ -274,6 +274,14 @@ class Job:
         found = [(above < BEST).sum(), torch.isin(last, popular).sum(), torch.tensor(len(last))]
         return torch.stack(found).float()
 
+    def leave(self) -> None:
+        """End the process group, after all else is done."""
+        # DDP first: if it were the last to hold the group, it would wait for gloo's threads
+        # while they wait for the interpreter, now and then for ever (torch 2.13).
+        self.encoder = None
+        if self.size > 1:
+            dist.destroy_process_group()
+
 
 def cluster_of(processes: int) -> rowtier.Cluster:
     """The preset `local` with a device for every process."""
@@ -288,8 +296,7 @@ def run(args: argparse.Namespace) -> dict[str, Any] | None:
     losses, seconds = job.train()
     counted = job.embeddings.count()
     hit_rate, popular = job.evaluate()
-    if job.size > 1:
-        dist.destroy_process_group()
+    job.leave()
     if job.rank:
         return None
     return {
