@@ -11,8 +11,10 @@ from rowtier.plan.bags import Bags
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.checkpoint import load_checkpoint, save_checkpoint
 from rowtier.runtime.counters import Counters, Totals
+from rowtier.runtime.memory import Disk
 from rowtier.runtime.module import EmbeddingOptimizer, JaggedRows, ShardedEmbeddings
 from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
+from rowtier.runtime.pipeline import Pipeline
 from rowtier.runtime.wire import LostRankError
 
 __all__ = [
@@ -21,9 +23,11 @@ __all__ = [
     "Addressed",
     "Bags",
     "Counters",
+    "Disk",
     "EmbeddingOptimizer",
     "JaggedRows",
     "LostRankError",
+    "Pipeline",
     "Remapper",
     "RowwiseAdagrad",
     "ShardedEmbeddings",

@@ -62,7 +62,7 @@ def shards_of(module: ShardedEmbeddings) -> list[tuple[str, Any, Any, Any, Any]]
             engine.rows_of(shard),
             shard.piece.columns,
             shard.fetch(np.arange(shard.piece.rows_here)).copy(),
-            {name: np.array(values) for name, values in shard.state.items()},
+            {name: shard.take(name, np.arange(shard.piece.rows_here)) for name in shard.state},
         )
         for shard in engine.shards.values()
         if shard.piece.rows_here

@@ -23,6 +23,7 @@ from rowtier.cost.options import CostOptions
 from rowtier.evaluate.batches import Wanted, windows
 from rowtier.evaluate.counting import Counter
 from rowtier.profile.readers import open_source
+from rowtier.torch import Disk
 
 STEPS = int(os.environ.get("ROWTIER_DRAWN_STEPS", "20"))
 SEEDS = st.integers(0, 2**32)
@@ -62,6 +63,30 @@ def test_16_bit_tables_are_equal_bit_for_bit_where_nothing_is_rounded(
     check(case, case.run(workers, gradients="sum"), tables, outputs, bitwise=True)
 
 
+@drawn(30)
+@given(drawn_plans(optimizer="sgd", dtypes=("fp32", "bf16")), SEEDS)
+def test_rows_on_disk_are_equal_bit_for_bit_where_sums_are_exact(
+    workers: Any, tmp_path_factory: Any, plan: Plan, seed: int
+) -> None:
+    case = Case(plan, seed, 4, exact=True)
+    tables, outputs = case.reference(0.0, 1.0, 0.25)
+    folder = tmp_path_factory.mktemp("ssd")
+    results = case.run(workers, gradients="sum", tiers={"ssd": str(folder)})
+    check(case, results, tables, outputs, bitwise=True)
+    assert os.listdir(folder) == []
+
+
+@drawn(20)
+@given(drawn_plans(dtypes=("fp32", "fp16")), SEEDS)
+def test_rows_on_disk_are_the_same_as_in_memory(
+    workers: Any, tmp_path_factory: Any, plan: Plan, seed: int
+) -> None:
+    case = Case(plan, seed, 6, exact=False)
+    # Room for two pages at a time: what a step reads does not fit, and is read again.
+    disk = Disk(tmp_path_factory.getbasetemp(), 8 * 4096)
+    same(case.run(workers, 0.125), case.run(workers, 0.125, tiers={"ssd": disk}))
+
+
 @drawn(60)
 @given(drawn_plans(dtypes=("fp32", "fp16")), SEEDS, st.sampled_from(["narrow", "wide"]))
 def test_counters_equal_replay_to_the_byte(workers: Any, plan: Plan, seed: int, ids: str) -> None:
@@ -95,6 +120,11 @@ def replayed(case: Case, options: CostOptions) -> list[Any]:
 @given(drawn_plans(), SEEDS)
 def test_two_runs_are_equal_bit_for_bit(workers: Any, plan: Plan, seed: int) -> None:
     first, second = (Case(plan, seed, 4, exact=False).run(workers, 0.125) for _ in range(2))
+    same(first, second)
+
+
+def same(first: list[dict[str, Any]], second: list[dict[str, Any]]) -> None:
+    """All outputs, weights and states of two runs are equal bit for bit."""
     for one, other in zip(first, second, strict=True):
         for a, b in zip(one["outputs"], other["outputs"], strict=True):
             assert all(np.array_equal(a[name], b[name]) for name in a)

@@ -23,7 +23,15 @@ from strategies import counted
 
 import rowtier
 from rowtier import Band, MismatchError, Plan, Profile, Table, UserError
-from rowtier.torch import SGD, Adagrad, Bags, RowwiseAdagrad, ShardedEmbeddings, SparseAdam
+from rowtier.torch import (
+    SGD,
+    Adagrad,
+    Bags,
+    Pipeline,
+    RowwiseAdagrad,
+    ShardedEmbeddings,
+    SparseAdam,
+)
 
 HERE = Path(__file__).parent
 
@@ -278,3 +286,25 @@ def test_a_rank_that_dies_is_named_by_the_others(killed: int) -> None:
 
 def test_importing_the_facade_is_all_it_takes() -> None:
     assert set(rowtier.torch.__all__) >= {"ShardedEmbeddings", "SGD"}
+
+
+def test_a_pipeline_gives_what_a_plain_loop_gives_bit_for_bit(workers: Any) -> None:
+    plan = plan_of(shape=(2, 2), exchange="sums", staged=True, optimizer="adagrad")
+    for plain, piped in workers.run(4, _both_loops, plan):
+        for (*_, weights, state), (*_, others, states) in zip(plain, piped, strict=True):
+            assert np.array_equal(weights, others)
+            assert np.array_equal(state["sum"], states["sum"])
+
+
+def _both_loops(rank: int, group: Any, plan: Plan) -> Any:
+    random = np.random.default_rng(rank)
+    batches = [{"f": torch.from_numpy(random.integers(0, 20, (3, 4)))} for _ in range(8)]
+    found = []
+    for piped in (False, True):
+        module = ShardedEmbeddings(plan, Adagrad(lr=0.1), group, local_world_size=2)
+        loop = Pipeline(module, batches) if piped else ((b, module(b)) for b in batches)
+        for _, outputs in loop:
+            outputs["f"].square().sum().backward()
+            module.optimizer.step()
+        found.append(jobs.shards_of(module))
+    return found

@@ -99,6 +99,13 @@ class Piece:
     def _block(self) -> int:
         return -(-self.band.rows // len(self.owners))
 
+    @property
+    def numbers(self) -> tuple[int, int, int, int]:
+        """What kernels need to find owners: start, stop, offset, rows of a block (0: spread)."""
+        band = self.band
+        block = self._block if band.order == "blocks" else 0
+        return band.start, band.stop, band.offset, block
+
     def places(self, address: Addresses) -> tuple[Addresses, Addresses]:
         """Position of the member that holds each row, and the row's slot there."""
         band, members = self.band, len(self.owners)

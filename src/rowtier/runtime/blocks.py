@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from rowtier.runtime.address import Piece
 from rowtier.runtime.engine import Engine
 from rowtier.runtime.parcels import Grouped, swap_entries
+from rowtier.runtime.storage import Shard
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
@@ -40,13 +41,17 @@ class _Strip(NamedTuple):
     """A piece's part of a field: where it lies here, and in which columns of the block."""
 
     field: str
-    piece: Piece
-    array: Array  # slots × columns
+    shard: Shard
+    dtype: np.dtype[Any]
     columns: slice
 
     @property
+    def piece(self) -> Piece:
+        return self.shard.piece
+
+    @property
     def width(self) -> int:
-        return int(self.array.shape[1])
+        return int(self.columns.stop - self.columns.start)
 
 
 class _Side(NamedTuple):
@@ -71,7 +76,7 @@ def gather(engine: Engine, table: Table, blocks: Blocks) -> None:
             strips,
             {p.number: _held(engine, p, spans, 0) for p in pieces},
             {p.number: _asked(engine, p, spans, range(1)) for p in pieces},
-            lambda strip, lines: strip.array[lines],
+            lambda strip, lines: strip.shard.take(strip.field, lines),
         ):
             blocks[strip.field][side.lines, strip.columns] = values
 
@@ -88,7 +93,7 @@ def spread(engine: Engine, table: Table, blocks: Blocks) -> None:
             {p.number: _held(engine, p, spans, None) for p in pieces},
             lambda strip, lines: blocks[strip.field][lines, strip.columns],
         ):
-            strip.array[side.lines] = values
+            strip.shard.put(strip.field, side.lines, values)
 
 
 def _strips(engine: Engine, table: Table, blocks: Blocks) -> list[_Strip]:
@@ -98,7 +103,7 @@ def _strips(engine: Engine, table: Table, blocks: Blocks) -> list[_Strip]:
             shard = engine.shards[piece.number]
             array = shard.weights if field == "weight" else shard.state[field]
             columns = (0, 1) if is_by_row(table, field) else piece.columns
-            found.append(_Strip(field, piece, array, slice(*columns)))
+            found.append(_Strip(field, shard, array.dtype, slice(*columns)))
     return found
 
 
@@ -156,8 +161,8 @@ def _swapped(
     take: Callable[[_Strip, Ints], Array],
 ) -> Iterator[tuple[_Strip, _Side, Array]]:
     """Send lines of every strip, one message per type; what came, and where it belongs."""
-    for dtype in dict.fromkeys(strip.array.dtype for strip in strips):
-        lane = [strip for strip in strips if strip.array.dtype == dtype]
+    for dtype in dict.fromkeys(strip.dtype for strip in strips):
+        lane = [strip for strip in strips if strip.dtype == dtype]
         outgoing = [
             Grouped(
                 np.ascontiguousarray(take(strip, sent[strip.piece.number].lines)).reshape(-1),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -11,16 +12,16 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rowtier.errors import MismatchError, UserError
-from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.address import pieces_of
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.exchange import Exchange, Trip
+from rowtier.runtime.memory import Tiers, memories
 from rowtier.runtime.optim import KINDS, Optimizer, Update, squares_of
 from rowtier.runtime.reduce import Reducer
 from rowtier.runtime.rows import Lookups
-from rowtier.runtime.storage import NO_WEIGHTS, Init, Shard, first_weights, memories
+from rowtier.runtime.storage import NO_WEIGHTS, Init, Shard, first_weights
 from rowtier.runtime.sync import Sums
 from rowtier.runtime.wire import Wire
 from rowtier.runtime.world import World
@@ -38,12 +39,12 @@ class RunOptions:
 
     `gradients`: "mean" divides the sum over all ranks by their number, as DDP and TorchRec
     do; "sum" does not. `ids`: "narrow" sends 4 bytes an id where the table allows.
-    `tiers` maps tier names to folders; all others are RAM.
+    `tiers` maps tier names to folders, or `Disk`s; all others are RAM.
     """
 
     gradients: Gradients = "mean"
     ids: Literal["narrow", "wide"] = "narrow"
-    tiers: Mapping[str, StrPath] = field(default_factory=dict)
+    tiers: Tiers = field(default_factory=dict)
     local_world_size: int | None = None
     seed: int = 0
     init: Init | None = None
@@ -54,6 +55,14 @@ class RunOptions:
                 raise UserError(
                     f"{name} {getattr(self, name)!r}: accepted are {', '.join(accepted)}"
                 )
+
+
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """A batch whose ids are on their way, or have arrived."""
+
+    batch: Addressed
+    trip: Future[Trip]
 
 
 class Engine:
@@ -73,10 +82,10 @@ class Engine:
         self.pieces = pieces_of(plan, self.world)
         every = [piece for layers in self.pieces.values() for layer in layers for piece in layer]
         self.counters = Counters(self.world, every)
-        kept = memories(plan.cluster.tier_names, options.tiers, self.world.rank)
+        self.memories = memories(plan.cluster.tier_names, options.tiers)
         self.shards = {
             piece.number: Shard(
-                piece, kept[piece.band.tier], optimizers[piece.table.optimizer].state_names
+                piece, self.memories[piece.band.tier], optimizers[piece.table.optimizer].state_names
             )
             for piece in every
         }
@@ -87,6 +96,8 @@ class Engine:
         )
         self.step_number = 0
         self._sums: dict[int, Sums] | None = None
+        self._beside: ThreadPoolExecutor | None = None
+        self._synced: Future[dict[int, Sums]] | None = None
         self._factor = 1.0
         self.initialise()
 
@@ -151,9 +162,12 @@ class Engine:
             found.append(Lookups(table, entry, address, edges, weights))
         return found
 
-    def forward(self, batch: Addressed) -> tuple[Trip, list[Floats]]:
+    def forward(self, batch: Addressed | Asked) -> tuple[Trip, list[Floats]]:
         """Per table the rows of its lookups, or the pooled rows of its bags."""
-        trip = self.exchange.forward(self.lookups(batch))
+        if isinstance(batch, Asked):
+            trip = self.exchange.fetch(batch.trip.result())
+        else:
+            trip = self.exchange.forward(self.lookups(batch))
         outputs = []
         for entry in trip.lookups:
             if entry.table.pooling == "none":
@@ -164,6 +178,23 @@ class Engine:
                 pooled /= _lengths(entry)
             outputs.append(pooled)
         return trip, outputs
+
+    def ask_ahead(self, batch: Any) -> Asked:
+        """Begin to exchange the ids of a batch that is looked up later."""
+        self.overlap()
+        assert self._beside is not None
+        addressed = self.remapper(batch)
+        trip = self._beside.submit(lambda: self.exchange.ask(self.lookups(addressed)))
+        return Asked(addressed, trip)
+
+    def overlap(self) -> None:
+        """Have ids, and the gradients of copies, travel beside everything else from now on."""
+        if self._beside is None:
+            # Collectives of two threads must not meet, so the second has its own group; in it
+            # they follow one another in the same order on all ranks.
+            wire = self.wire.beside()
+            self.exchange.ids_wire = self.reducer.sync.wire = wire
+            self._beside = ThreadPoolExecutor(1, "rowtier")
 
     def backward(self, trip: Trip, grads: Sequence[Floats]) -> None:
         """Bring gradients of the outputs to the rows; `step` applies them."""
@@ -176,10 +207,17 @@ class Engine:
             for entry, grad in zip(trip.lookups, grads, strict=True)
         }
         self.exchange.backward(trip, scaled)
+        if self._beside is not None:
+            if self._synced is not None:
+                raise UserError(
+                    "a second backward before step(), while copies are kept equal behind the "
+                    "backward pass: train without the pipeline to add up gradients"
+                )
+            self._synced = self._beside.submit(self.reducer.sync.run)
 
     def clip(self, max_norm: float) -> float:
         """Scale all gradients so that their norm over all tables is at most `max_norm`."""
-        self._sums = self.reducer.sums(every=True)
+        self._sums = self.reducer.sums(self._copies(), every=True)
         scale = self._scale
         norm = float(np.sqrt(self.reducer.norm_squared(self._sums))) * scale
         self._factor = min(1.0, max_norm / (norm + 1e-6))
@@ -192,7 +230,7 @@ class Engine:
     def step(self, rates: Mapping[str, float]) -> None:
         """Update every row that has gradients, once, at the learning rate of its optimizer."""
         clipped = self._sums is not None
-        sums = self.reducer.sums(every=False) if self._sums is None else self._sums
+        sums = self._sums or self.reducer.sums(self._copies(), every=False)
         scale = np.float32(self._scale * self._factor)
         if scale != 1:
             sums = {number: (slots, grads * scale) for number, (slots, grads) in sums.items()}
@@ -203,8 +241,15 @@ class Engine:
                 self._update(shard, *sums[number], rates, squares.get(number))
             elif not clipped:
                 self._update_simple(shard, scale, rates)
+        for memory in self.memories.values():
+            memory.settle()
         self.counters.steps += 1
         self._sums, self._factor = None, 1.0
+
+    def _copies(self) -> dict[int, Sums]:
+        """Gradients of rows that have copies, summed over all of them."""
+        synced, self._synced = self._synced, None
+        return self.reducer.sync.run() if synced is None else synced.result()
 
     def _update_simple(self, shard: Shard, scale: np.float32, rates: Mapping[str, float]) -> None:
         """Sum and update block by block, while the sums are in the cache."""
@@ -225,13 +270,16 @@ class Engine:
         squares: Floats | None,
     ) -> None:
         kind = shard.piece.table.optimizer
-        if len(slots):
-            update = Update(shard, slots, grads, rates[kind], self.step_number, squares)
+        for part in shard.chunks(len(slots)):
+            some = None if squares is None else squares[part]
+            update = Update(shard, slots[part], grads[part], rates[kind], self.step_number, some)
             self.optimizers[kind].update(update)
         self.counters.add_rows(shard.piece.number, updated=len(slots))
 
     def forget_gradients(self) -> None:
         """Drop gradients that were not applied."""
+        if self._synced is not None:
+            self._copies()
         self._sums, self._factor = None, 1.0
         for shard in self.shards.values():
             shard.parts.clear()

@@ -19,7 +19,7 @@ from rowtier.runtime.parcels import Grouped, Layout, swap_counts, swap_entries
 from rowtier.runtime.rows import Lookups, RowsTrip
 from rowtier.runtime.staged import StagedTrip, tell_bags
 from rowtier.runtime.storage import NO_WEIGHTS, Shard
-from rowtier.runtime.sums import SumsRequest, SumsTrip, views_of
+from rowtier.runtime.sums import Pooled, SumsRequest, SumsTrip
 from rowtier.runtime.wire import Wire
 
 Ints = NDArray[np.int64]
@@ -75,14 +75,23 @@ class Exchange:
         counters: Counters,
         narrow: bool,
     ):
-        self.wire, self.pieces, self.shards, self.counters = wire, pieces, shards, counters
+        self.wire = self.ids_wire = wire
+        self.pieces, self.shards, self.counters = pieces, shards, counters
         self.narrow = narrow
         every = [piece for layers in pieces.values() for layer in layers for piece in layer]
         self.hops = max(piece.hops for piece in every)
-        self._any_staged = any(views_of(layers, staged=True) for layers in pieces.values())
+        self.pooled_pieces = {
+            name: [p for p in (Pooled.of(layers, staged) for staged in (False, True)) if p]
+            for name, layers in pieces.items()
+        }
+        self._any_staged = any(p.staged for found in self.pooled_pieces.values() for p in found)
 
     def forward(self, lookups: list[Lookups]) -> Trip:
         """Bring everything that the lookups need to this rank."""
+        return self.fetch(self.ask(lookups))
+
+    def ask(self, lookups: list[Lookups]) -> Trip:
+        """Tell everyone what is needed of them. May run ahead: no row is read."""
         trip = Trip(lookups)
         for entry in lookups:
             layers = self.pieces[entry.table.name]
@@ -91,12 +100,15 @@ class Exchange:
                     self._count_lookups(piece, entry)
                     if not piece.pooled:
                         trip.rows.append(RowsTrip(piece, self.shards[piece.number], entry))
-            for staged in (False, True):
-                if views_of(layers, staged):
-                    trip.requests.append(SumsRequest(layers, staged, self.shards, entry))
+            for pooled in self.pooled_pieces[entry.table.name]:
+                trip.requests.append(SumsRequest(pooled, self.shards, entry))
         for hop in range(1, self.hops + 1):
             self._ask(trip, hop)
         self._split_sums(trip)
+        return trip
+
+    def fetch(self, trip: Trip) -> Trip:
+        """Read the rows and bring them, or their sums, to whoever asked."""
         for hop in range(self.hops, 0, -1):
             self._answer(trip, hop)
         self._run_staged(trip)
@@ -116,7 +128,7 @@ class Exchange:
         counts = np.stack([grouped.counts for grouped in sent])
         weighted = np.array([[len(r.lookups.weights) > 0] for r in requests], dtype=np.int64)
         told = np.broadcast_to(weighted.reshape(-1, 1), (len(requests), self.wire.world.size))
-        got = swap_counts(self.wire, np.concatenate([counts, told]))
+        got = swap_counts(self.ids_wire, np.concatenate([counts, told]))
         self._count_headers(4 * len(got))
         received = self._swap_ids(sent, got[: len(sent)], numbers)
         for entry, grouped in zip(rows, received, strict=False):
@@ -135,7 +147,7 @@ class Exchange:
         received: dict[int, Grouped] = {}
         for dtype in (np.uint32, np.uint64):
             lane = [i for i, grouped in enumerate(sent) if grouped.data.dtype == dtype]
-            here = swap_entries(self.wire, [sent[i] for i in lane], got[lane])
+            here = swap_entries(self.ids_wire, [sent[i] for i in lane], got[lane])
             for i, grouped in zip(lane, here, strict=True):
                 size = grouped.data.itemsize
                 self.counters.add_bytes("ids", numbers[i], sent[i].counts * size, got[i] * size)
@@ -152,21 +164,19 @@ class Exchange:
                 came = np.where(weighted, grouped.counts, 0)
                 weights[np.repeat(weighted, grouped.counts)] = self._swap_weights(request, came)
             request.deliver(grouped, weights)
-            owned = request.owned
             for piece in request.pieces:
-                reads = int(np.count_nonzero(owned.piece == piece.number))
-                self.counters.add_rows(piece.number, read=reads)
+                self.counters.add_rows(piece.number, read=request.reads(piece))
 
     def _swap_weights(self, request: SumsRequest, came: Ints) -> Floats:
         counts = request.sent.counts * (len(request.lookups.weights) > 0)
-        (got,) = swap_entries(self.wire, [Grouped(request.sent.weights, counts)], came[None])
+        (got,) = swap_entries(self.ids_wire, [Grouped(request.sent.weights, counts)], came[None])
         self.counters.add_bytes("ids", request.number, 4 * counts, 4 * came)
         return got.data
 
     def _split_sums(self, trip: Trip) -> None:
         for request in trip.requests:
             kind = StagedTrip if request.staged else SumsTrip
-            found = [kind(request, view) for view in request.views]
+            found = [kind(request, view) for view in request.pooled.views]
             (trip.staged if request.staged else trip.sums).extend(found)  # type: ignore[arg-type]
 
     def _answer(self, trip: Trip, hop: int) -> None:

@@ -223,6 +223,39 @@ def count_inside(address: NDArray[Any], start: int, stop: int) -> int:
 
 
 @compiled
+def ask_bags(
+    address: NDArray[Any], edges: Ints, band: tuple[int, int, int, int], owners: Ints, ranks: int
+) -> tuple[Ints, Ints, Ints, NDArray[np.bool_]]:
+    """Lookups of one band for every rank, bag by bag: how many, which, their bags, and which
+    are the first of a bag. `band` is start, stop, offset and the rows of a block (0: spread).
+    """
+    start, stop, offset, block = band
+    members = len(owners)
+    counts, last = np.zeros(ranks, dtype=np.int64), np.full(ranks, -1, dtype=np.int64)
+    for entry in address:
+        if start <= entry < stop:
+            place = entry - start
+            counts[owners[place // block if block else (place + offset) % members]] += 1
+    at = np.zeros(ranks, dtype=np.int64)
+    for rank in range(1, ranks):
+        at[rank] = at[rank - 1] + counts[rank - 1]
+    total = counts.sum()
+    lookups, bags = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
+    new = np.empty(total, dtype=np.bool_)
+    for bag in range(len(edges) - 1):
+        for i in range(edges[bag], edges[bag + 1]):
+            if start <= address[i] < stop:
+                place = address[i] - start
+                rank = owners[place // block if block else (place + offset) % members]
+                lookups[at[rank]] = i
+                bags[at[rank]] = bag
+                new[at[rank]] = last[rank] != bag
+                last[rank] = bag
+                at[rank] += 1
+    return counts, lookups, bags, new
+
+
+@compiled
 def number_bags(counts: Ints, bags: Ints, inside: NDArray[np.bool_]) -> tuple[Ints, Ints, Ints]:
     """Number the bags that each rank's entries inside belong to.
 

@@ -11,13 +11,13 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
-from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime import kernels
 from rowtier.runtime.counters import Counters, Totals
-from rowtier.runtime.engine import Engine, Gradients, RunOptions, chosen_optimizers
+from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions, chosen_optimizers
 from rowtier.runtime.exchange import Trip
+from rowtier.runtime.memory import Tiers
 from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.storage import Init
 from rowtier.tables import Table
@@ -51,7 +51,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         process_group: dist.ProcessGroup | None = None,
         *,
         gradients: Gradients = "mean",
-        tiers: Mapping[str, StrPath] | None = None,
+        tiers: Tiers | None = None,
         ids: Any = "narrow",
         local_world_size: int | None = None,
         seed: int = 0,
@@ -103,12 +103,14 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, batch: Any) -> Any:
         """Look up a batch."""
-        keyed = not isinstance(batch, Mapping)
-        addressed = self.engine.remapper(batch)
-        weights = {} if batch is addressed else self._trained_weights(batch)
+        keyed = not isinstance(batch, (Mapping, Asked))
+        asked = isinstance(batch, Asked)
+        addressed = batch.batch if asked else self.engine.remapper(batch)
+        weights = {} if asked or batch is addressed else self._trained_weights(batch)
         self._refuse_weights(weights)
-        device = _device_of(batch)
-        found = _Lookup.apply(self._handle, self, addressed, list(weights), *weights.values())
+        device = torch.device("cpu") if asked else _device_of(batch)
+        given = batch if asked else addressed
+        found = _Lookup.apply(self._handle, self, given, list(weights), *weights.values())
         outputs = {
             read.key: output.to(device)
             for read, output in zip(self.remapper.reads, found, strict=True)
@@ -254,14 +256,14 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, _handle: torch.Tensor, module: ShardedEmbeddings, batch: Addressed,
+        ctx: Any, _handle: torch.Tensor, module: ShardedEmbeddings, batch: Addressed | Asked,
         weighted: list[str], *_weights: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         engine = module.engine
         trip, outputs = engine.forward(batch)
-        ctx.module, ctx.trip, ctx.batch, ctx.weighted = module, trip, batch, weighted
-        ctx.used = False
-        return tuple(_split(module, batch, outputs))
+        ctx.module, ctx.trip, ctx.weighted, ctx.used = module, trip, weighted, False
+        addressed = batch.batch if isinstance(batch, Asked) else batch
+        return tuple(_split(module, addressed, outputs))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:

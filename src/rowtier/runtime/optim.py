@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.runtime.prefetch import prefetch_row
-from rowtier.runtime.storage import Shard
+from rowtier.runtime.storage import Shard, from_bits, to_bits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -49,7 +49,7 @@ class Optimizer:
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Rows of a shard with their gradients, already summed and scaled."""
+    """Rows of a shard with their gradients, already summed and scaled; no more than one chunk."""
 
     shard: Shard
     slots: Ints
@@ -60,13 +60,15 @@ class Update:
 
     def run(self, kernel: Any, *args: Any) -> None:
         """Call a kernel with the weights where they lie, or with a copy that is written back."""
-        shard = self.shard
+        shard, places = self.shard, self.shard.rows.places(self.slots)
         if shard.plain:
-            kernel(shard.weights, self.slots, self.slots, self.grads, *args)
-            return
-        rows = shard.fetch(self.slots)
-        kernel(rows, np.arange(len(self.slots)), self.slots, self.grads, *args)
-        shard.store(self.slots, rows)
+            kernel(shard.weights, places, places, self.grads, *args)
+        else:
+            dtype = shard.piece.table.dtype
+            rows = from_bits(shard.weights[places], dtype)
+            kernel(rows, np.arange(len(places)), places, self.grads, *args)
+            shard.weights[places] = to_bits(rows, dtype)
+        shard.rows.change(places)
 
 
 @dataclass(frozen=True)

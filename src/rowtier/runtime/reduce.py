@@ -50,9 +50,9 @@ class Reducer:
         piece = self.shards[number].piece
         return piece.copies == 1 and piece.table.name not in self._apart
 
-    def sums(self, every: bool) -> dict[int, Sums]:
+    def sums(self, copies: dict[int, Sums], every: bool) -> dict[int, Sums]:
         """Per piece the rows that have gradients, and their sums; simple ones if asked for."""
-        found = self.sync.run()
+        found = dict(copies)
         for number, shard in self.shards.items():
             if number not in found and (every or not self.is_simple(number)):
                 found[number] = shard.merged()

@@ -1,26 +1,20 @@
-"""Rows and their optimizer state where a plan puts them: in RAM, or in files.
-
-`Memory` is all a tier has to offer: arrays by name. RAM and folders of files are here; device
-memory would be a third kind (there was none to try it on).
-"""
+"""Rows and their optimizer state where a plan puts them, whatever memory that is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import xxhash
 from numpy.typing import NDArray
 
-from rowtier.errors import UserError
-from rowtier.files import StrPath
 from rowtier.jit import compiled
 from rowtier.runtime import kernels
 from rowtier.runtime.address import Piece
+from rowtier.runtime.memory import Form, Memory, Rows
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
@@ -30,39 +24,6 @@ Init = Callable[[Table, Ints], Any]  # a table and some of its rows → their fi
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NO_WEIGHTS = np.empty(0, dtype=np.float32)
 _BLOCK_ROWS = 2048
-
-
-class Memory(Protocol):
-    """Where arrays of a tier are kept."""
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """A new array of zeros."""
-        ...
-
-
-class Ram:
-    """Plain process memory."""
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:  # noqa: ARG002
-        """A new array of zeros."""
-        return np.zeros(shape, dtype=dtype)
-
-
-class Files:
-    """Files in a folder, mapped into memory; the system keeps in RAM what it has room for."""
-
-    def __init__(self, folder: StrPath, rank: int):
-        self.folder = Path(folder) / f"rank-{rank}"
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot keep rows there: {error.strerror}") from error
-
-    def array(self, name: str, shape: tuple[int, ...], dtype: str) -> NDArray[Any]:
-        """A new array of zeros."""
-        if not np.prod(shape):
-            return np.zeros(shape, dtype=dtype)
-        return np.memmap(self.folder / f"{name}.bin", dtype=dtype, mode="w+", shape=shape)
 
 
 class Part(NamedTuple):
@@ -83,49 +44,106 @@ class Shard:
     piece: Piece
     memory: Memory
     state_names: tuple[str, ...]
-    weights: NDArray[Any] = field(init=False)  # float32, or 16 bits as uint16
+    rows: Rows = field(init=False)
+    weights: NDArray[Any] = field(init=False)  # by place; float32, or 16 bits as uint16
     state: dict[str, Floats] = field(init=False)
     parts: list[Part] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        piece, rows = self.piece, self.piece.rows_here
-        label = f"{piece.table.name}-{piece.number}".replace("/", "_")
+        piece = self.piece
         dtype = "f4" if piece.table.dtype == "fp32" else "u2"
-        self.weights = self.memory.array(f"{label}.weight", (rows, piece.width), dtype)
         by_row = piece.table.optimizer == "rowwise_adagrad"
-        shape = (rows, 1 if by_row else piece.width)
-        self.state = {
-            name: self.memory.array(f"{label}.{name}", shape, "f4") for name in self.state_names
-        }
+        state = dict.fromkeys(self.state_names, 1 if by_row else piece.width)
+        self.rows = self.memory.rows(Form(piece.rows_here, piece.width, dtype, state))
+        self.weights, self.state = self.rows.weights, self.rows.state
 
     @property
     def plain(self) -> bool:
         """Whether weights are stored as they are computed with."""
         return self.weights.dtype == np.float32
 
+    def prefetch(self, slots: Ints) -> None:
+        """Start to bring rows that the next batch reads; those of this step are still updated.
+
+        Never needed: rows that are not here when they are read are waited for.
+        """
+        self.rows.prefetch(slots)
+
+    def chunks(self, count: int) -> Iterator[slice]:
+        """So many rows in parts for which places can be asked at once."""
+        step = self.rows.at_once
+        for start in range(0, count, step):
+            yield slice(start, min(start + step, count))
+
+    def take(self, name: str, slots: Ints) -> NDArray[Any]:
+        """Weights ("weight") or state of rows, as they are stored."""
+        array = self._array(name)
+        if len(slots) <= self.rows.at_once:
+            return np.asarray(array[self.rows.places(slots)])
+        found = np.empty((len(slots), array.shape[1]), dtype=array.dtype)
+        order = np.argsort(slots, kind="stable")  # so that a page is read once, not once a row
+        for part in self.chunks(len(slots)):
+            found[order[part]] = array[self.rows.places(slots[order[part]])]
+        return found
+
+    def put(self, name: str, slots: Ints, values: NDArray[Any]) -> None:
+        """Write weights or state of rows, as they are stored."""
+        array, order = self._array(name), np.argsort(slots, kind="stable")
+        for part in self.chunks(len(slots)):
+            places = self.rows.places(slots[order[part]])
+            array[places] = values[order[part]]
+            self.rows.change(places)
+
+    def _array(self, name: str) -> NDArray[Any]:
+        return self.weights if name == "weight" else self.state[name]
+
     def fetch(self, slots: Ints) -> Floats:
         """Rows in fp32."""
-        found = self.weights[slots]
+        found = self.take("weight", slots)
         return found if self.plain else from_bits(found, self.piece.table.dtype)
 
     def store(self, slots: Ints, rows: Floats) -> None:
         """Write rows, rounded to the nearest number that the table can hold."""
-        self.weights[slots] = rows if self.plain else to_bits(rows, self.piece.table.dtype)
+        self.put("weight", slots, rows if self.plain else to_bits(rows, self.piece.table.dtype))
 
     def gather(self, slots: Ints, lane: Floats, at: Ints) -> None:
         """Copy rows to their spots."""
-        if self.plain:
-            kernels.gather(self.weights, slots, lane, at)
-        else:
-            kernels.gather(self.fetch(slots), np.arange(len(slots)), lane, at)
+        for part in self.chunks(len(slots)):
+            rows, places = self._readable(slots[part])
+            kernels.gather(rows, places, lane, at[part])
 
     def sum(self, slots: Ints, weights: Floats, lane: Floats, at: Ints, first: int) -> None:
         """Add rows, from column `first`, to the partial sums at their spots."""
+        for part in self.chunks(len(slots)):
+            rows, places = self._readable(slots[part])
+            kernels.sum_rows(rows, places, weights[part], lane, at[part], first)
+
+    def _readable(self, slots: Ints) -> tuple[Floats, Ints]:
+        """An array that has rows in fp32, and where."""
+        places = self.rows.places(slots)
         if self.plain:
-            kernels.sum_rows(self.weights, slots, weights, lane, at, first)
-        else:
-            rows, places = self.fetch(slots), np.arange(len(slots))
-            kernels.sum_rows(rows, places, weights, lane, at, first)
+            return self.weights, places
+        found = from_bits(self.weights[places], self.piece.table.dtype)
+        return found, np.arange(len(slots))
+
+    def pooled(self, slots: Ints, bag: Ints, weights: Floats) -> Floats | None:
+        """Sums of rows by bag, numbered from 0 in turn; None if they cannot be had at once.
+
+        torch's own kernel is the fastest for rows that lie anywhere.
+        """
+        if not len(slots):
+            return np.empty((0, self.piece.width), dtype=np.float32)
+        # Of records with state beside them torch would copy the whole buffer.
+        evenly = self.weights.flags.c_contiguous
+        if not self.plain or not evenly or len(slots) > self.rows.at_once:
+            return None
+        found = torch.embedding_bag(
+            torch.from_numpy(self.weights),
+            torch.from_numpy(self.rows.places(slots)),
+            torch.from_numpy(np.flatnonzero(np.diff(bag, prepend=-1))),
+            per_sample_weights=torch.from_numpy(weights) if len(weights) else None,
+        )
+        return np.asarray(found[0].numpy())
 
     def blocks(self) -> Iterator[tuple[Ints, Floats]]:
         """What `merged` gives in blocks that fit into the processor's cache."""
@@ -200,13 +218,3 @@ def _uniform(key: np.uint64, rows: Ints, limit: np.float32, out: Floats) -> None
             x = x ^ (x >> np.uint64(31))
             unit = np.float32(x >> np.uint64(40)) * np.float32(2.0**-24)
             out[i, c] = (np.float32(2) * unit - np.float32(1)) * limit
-
-
-def memories(
-    tier_names: tuple[str, ...], paths: Mapping[str, StrPath], rank: int
-) -> dict[str, Memory]:
-    """What keeps each tier: files where a path is given, else RAM."""
-    for name in paths:
-        if name not in tier_names:
-            raise UserError(f"tiers: no tier {name!r}; the plan's are {', '.join(tier_names)}")
-    return {name: Files(paths[name], rank) if name in paths else Ram() for name in tier_names}

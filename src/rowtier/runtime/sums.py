@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,37 +58,51 @@ class Entries:
     """Lookups of pooled pieces, rank by rank: at their reader, or at their owner."""
 
     counts: Ints  # per rank
-    piece: Ints  # number of each entry's piece
+    piece: Ints | None  # number of each entry's piece; None: there is only one
     bag: Ints  # rises inside a rank's entries
     slots: Ints  # at the owner
     weights: Floats
 
     def in_view(self, view: View) -> tuple[Ints, Ints, Ints]:
         """Number the bags of a view: of each entry (−1: none), how many per rank, which."""
-        inside = np.isin(self.piece, [piece.number for piece in view.pieces])
+        if self.piece is None:
+            inside = np.ones(len(self.bag), dtype=np.bool_)
+        else:
+            inside = np.isin(self.piece, [piece.number for piece in view.pieces])
         return kernels.number_bags(self.counts, self.bag, inside)
+
+
+@dataclass(frozen=True, eq=False)
+class Pooled:
+    """The pooled pieces of a table, staged or not, and the views they are seen in."""
+
+    pieces: tuple[Piece, ...]
+    views: tuple[View, ...]
+    staged: bool
+
+    @classmethod
+    def of(cls, layers: list[list[Piece]], staged: bool) -> Pooled | None:
+        """None if there are none."""
+        pieces = [p for layer in layers for p in layer if p.pooled and p.way.staged == staged]
+        return cls(tuple(pieces), tuple(views_of(layers, staged)), staged) if pieces else None
 
 
 @dataclass(eq=False)
 class SumsRequest:
-    """The lookups of one table's pooled pieces, staged or not, as they are sent to owners."""
+    """The lookups of one table's pooled pieces, as they are sent to owners."""
 
-    layers: list[list[Piece]]
-    staged: bool
+    pooled: Pooled
     shards: dict[int, Shard]
     lookups: Lookups
     sent: Entries = field(init=False)
     owned: Entries = field(init=False)
 
     def __post_init__(self) -> None:
-        self.views = views_of(self.layers, self.staged)
-        self.pieces = [
-            piece
-            for layer in self.layers
-            for piece in layer
-            if piece.pooled and piece.way.staged == self.staged
-        ]
+        self.pieces, self.staged = self.pooled.pieces, self.pooled.staged
         self.world = self.pieces[0].world
+        self.single = (
+            len(self.pieces) == 1 and self.lookups.map.layers[self.pieces[0].layer] is None
+        )
 
     @property
     def number(self) -> int:
@@ -96,6 +111,26 @@ class SumsRequest:
 
     def ask(self, narrow: bool) -> Grouped:
         """Addresses for every owner, the first of a bag marked."""
+        counts, lookup, bags, new, numbers = self._single() if self.single else self._several()
+        weights = self.lookups.weights
+        weights = weights[lookup] if len(weights) else NO_WEIGHTS
+        self.sent = Entries(counts, numbers, bags, np.empty(0, dtype=np.int64), weights)
+        address = self.lookups.address[lookup]
+        marked: NDArray[Any] = address.astype(
+            np.uint32 if narrow and address.itemsize == 4 else np.uint64
+        )
+        marked |= new.astype(marked.dtype) << marked.dtype.type(31 if narrow else 63)
+        return Grouped(marked.astype(np.uint32) if narrow else marked, counts)
+
+    def _single(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], None]:
+        piece, lookups = self.pieces[0], self.lookups
+        found = kernels.ask_bags(
+            lookups.address, lookups.edges, piece.numbers, piece.owners, self.world.size
+        )
+        return (*found, None)
+
+    def _several(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], Ints]:
+        """Lookup by lookup, and for each its layers in turn, as owners expect them."""
         which, owner, piece = [], [], []
         for here in self.pieces:
             found, address = self.lookups.in_piece(here, distinct=False)
@@ -104,34 +139,36 @@ class SumsRequest:
             owner.append(here.holders(address))
             piece.append(np.full(len(found), here.number, dtype=np.int64))
         lookup, owners, numbers = map(np.concatenate, (which, owner, piece))
-        if len(self.pieces) > 1:
-            # Lookup by lookup, and for each its layers in turn, as owners expect them.
-            turn = np.argsort(lookup, kind="stable")
-            lookup, owners, numbers = lookup[turn], owners[turn], numbers[turn]
-        order, counts = kernels.group(owners, self.world.size)
-        lookup, numbers = lookup[order], numbers[order]
+        turn = np.argsort(lookup, kind="stable")
+        order, counts = kernels.group(owners[turn], self.world.size)
+        lookup, numbers = lookup[turn][order], numbers[turn][order]
         bags = self.lookups.bag_of[lookup]
-        weights = self.lookups.weights
-        weights = weights[lookup] if len(weights) else NO_WEIGHTS
-        self.sent = Entries(counts, numbers, bags, np.empty(0, dtype=np.int64), weights)
         new = np.ones(len(bags), dtype=np.bool_)
         new[1:] = bags[1:] != bags[:-1]
         starts = np.cumsum(counts)[:-1]
         new[starts[starts < len(new)]] = True
-        marked = self.lookups.address[lookup].astype(np.uint64)
-        marked |= new.astype(np.uint64) << np.uint64(31 if narrow else 63)
-        return Grouped(marked.astype(np.uint32) if narrow else marked, counts)
+        return counts, lookup, bags, new, numbers
 
     def deliver(self, got: Grouped, weights: Floats) -> None:
         """Find the rows that the ranks look up here."""
-        bit = np.uint64(8 * got.data.itemsize - 1)
-        ids = got.data.astype(np.uint64)
-        new = ids >> bit
-        address = (ids & ((np.uint64(1) << bit) - np.uint64(1))).astype(np.int64)
-        bags = np.cumsum(new).astype(np.int64) - 1
+        kind = got.data.dtype.type
+        bit = kind(8 * got.data.itemsize - 1)
+        bags = np.cumsum(got.data >> bit, dtype=np.int64) - 1
+        address = (got.data & kind((1 << int(bit)) - 1)).astype(np.int64)
+        if self.single:
+            slots = self.pieces[0].slots(address)
+            self.owned = Entries(got.counts, None, bags, slots, weights)
+            return
         readers = np.repeat(np.arange(self.world.size), got.counts)
         piece, slots = self._own(address, readers)
         self.owned = Entries(got.counts, piece, bags, slots, weights)
+
+    def reads(self, piece: Piece) -> int:
+        """How many rows of a piece are looked up here."""
+        owned = self.owned.piece
+        if owned is None:
+            return len(self.owned.bag)
+        return int(np.count_nonzero(owned == piece.number))
 
     def _own(self, address: Ints, readers: Ints) -> tuple[Ints, Ints]:
         """Piece and slot of each entry; one of several layers stands once for each, in turn."""
@@ -208,6 +245,15 @@ class SumsTrip:
         """Write the partial sums that others need."""
         self.at = kernels.spots(layout.asked_at[channel], self._asked)
         given = kernels.spots(layout.got_at[channel], self._got)
+        piece, owned = self.view.pieces[0], self.request.owned
+        sums = None
+        if owned.piece is None and self.width == piece.width:
+            shard = self.request.shards[piece.number]
+            sums = shard.pooled(owned.slots, self._number, owned.weights)
+        if sums is not None:
+            kernels.gather(sums, np.arange(len(sums)), lane, given)
+            self._parts = [(piece, owned.slots, given[self._number], owned.weights)]
+            return
         for start, count in zip(layout.got_at[channel], self._got, strict=True):
             lane[start : start + count] = 0
         self._parts = add_up(self.request, self.view, self._number, given, lane)
@@ -224,7 +270,8 @@ def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, lane: Float
     """Add the rows of a view's entries to the sums at their spots."""
     parts, owned = [], request.owned
     for piece in view.pieces:
-        chosen = np.flatnonzero((owned.piece == piece.number) & (number >= 0))
+        inside = number >= 0 if owned.piece is None else owned.piece == piece.number
+        chosen = np.flatnonzero(inside & (number >= 0))
         slots, to = owned.slots[chosen], at[number[chosen]]
         weights = owned.weights[chosen] if len(owned.weights) else NO_WEIGHTS
         first = view.first - piece.columns[0]

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from rowtier.errors import RowtierError
+from rowtier.errors import RowtierError, UserError
 from rowtier.runtime.world import World
 
 Ints = NDArray[np.int64]
@@ -38,6 +38,21 @@ class Wire:
                 "rows are exchanged in host memory, which nccl cannot carry: start the job with "
                 'init_process_group("cpu:gloo,cuda:nccl")'
             )
+
+    def beside(self) -> Wire:
+        """A wire between the same ranks, for another thread; all ranks must call this."""
+        world = self.world
+        if world.group is None:
+            return self
+        ranks = dist.get_process_group_ranks(world.group)
+        if len(ranks) < dist.get_world_size():
+            raise UserError(
+                f"the pipeline needs a second process group, which all {dist.get_world_size()} "
+                f"ranks of the job must make, and these embeddings run on {len(ranks)} of them: "
+                "use the plain loop"
+            )
+        group = dist.new_group(ranks, backend="gloo")
+        return Wire(World(world.rank, world.tree, group))
 
     def swap(self, sent: NDArray[Any], counts: Ints, got: NDArray[Any], got_counts: Ints) -> None:
         """Send `counts[p]` entries of `sent` to each rank p, receive theirs into `got`."""

@@ -1,0 +1,45 @@
+"""A training loop in which ids run ahead, and copies are kept equal behind the backward pass.
+
+    for batch, pooled in Pipeline(embeddings, loader, lambda batch: batch["features"]):
+        loss = model(batch, pooled)
+        loss.backward()
+        embeddings.optimizer.step()
+
+While a batch computes, the ids of the next one travel; its rows are read only after this
+batch's update, so the result is the same, bit for bit, as without. Gradients of copies travel
+from the end of the embeddings' backward pass until `step`. One backward pass per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from rowtier.runtime.module import ShardedEmbeddings
+
+
+class Pipeline:
+    """Yields every batch with what the embeddings give for it; ids are exchanged one ahead.
+
+    `inputs` takes from a batch what the embeddings are called with; by default the batch is
+    that. Batches with weights that want a gradient are looked up by calling the module.
+    """
+
+    def __init__(
+        self,
+        embeddings: ShardedEmbeddings,
+        batches: Iterable[Any],
+        inputs: Callable[[Any], Any] = lambda batch: batch,
+    ):
+        self.embeddings, self.batches, self.inputs = embeddings, batches, inputs
+        embeddings.engine.overlap()
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        engine, waiting = self.embeddings.engine, None
+        for batch in self.batches:
+            asked = engine.ask_ahead(self.inputs(batch))
+            if waiting is not None:
+                yield waiting[0], self.embeddings(waiting[1])
+            waiting = (batch, asked)
+        if waiting is not None:
+            yield waiting[0], self.embeddings(waiting[1])
