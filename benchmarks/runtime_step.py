@@ -18,7 +18,17 @@ from _form import Measured, run
 from _job import run_ranks
 
 import rowtier
-from rowtier import Cluster, Device, FeatureStats, Level, Profile, RowCounts, Table, TableStats, Tier
+from rowtier import (
+    Cluster,
+    Device,
+    FeatureStats,
+    Level,
+    Profile,
+    RowCounts,
+    Table,
+    TableStats,
+    Tier,
+)
 
 ROWS, DIM, LR = 1_000_000, 64, 0.01
 SEQUENCE = {"tables": 4, "batch": 1024, "length": 50}
@@ -43,7 +53,9 @@ def zipf_ids(random: np.random.Generator, alpha: float, size: int, table: int) -
 
 def cluster_of(size: int) -> Cluster:
     """The ranks of this machine, with round figures of the kind `rowtier calibrate` finds."""
-    ram = Tier(name="ram", capacity_bytes=4 * 2**30, bandwidth_bytes_per_s=5e9, granularity_bytes=64)
+    ram = Tier(
+        name="ram", capacity_bytes=4 * 2**30, bandwidth_bytes_per_s=5e9, granularity_bytes=64
+    )
     level = Level(name="node", size=size, bandwidth_bytes_per_s=1.2e9, latency_s=6e-5)
     return Cluster(name=f"local-{size}", levels=(level,), device=Device(tiers=(ram,)))
 
@@ -68,7 +80,9 @@ def coalesced_row_wise(profile: Profile, cluster: Cluster) -> rowtier.Plan:
     """Every table spread over all ranks, rows fetched once a step."""
     bands = {
         entry.table.name: (
-            rowtier.Band(start=0, stop=ROWS, scope=cluster.top, tier="ram", coalesced=True, offset=i),
+            rowtier.Band(
+                start=0, stop=ROWS, scope=cluster.top, tier="ram", coalesced=True, offset=i
+            ),
         )
         for i, entry in enumerate(profile.stats)
     }
@@ -90,14 +104,15 @@ class Ours:
         import torch
 
         return {
-            f"f{i}": torch.from_numpy(part.reshape(shape["batch"], -1)) for i, part in enumerate(ids)
+            f"f{i}": torch.from_numpy(part.reshape(shape["batch"], -1))
+            for i, part in enumerate(ids)
         }, grad
 
     def step(self, prepared: Any) -> None:
         import torch
 
         batch, grad = prepared
-        outs = [out for out in self.module(batch).values()]
+        outs = list(self.module(batch).values())
         torch.autograd.backward(outs, [grad.view(out.shape) for out in outs])
         self.module.optimizer.step()
 
@@ -128,7 +143,12 @@ class TorchRec:
 
         self.pooled = pooled
         facts = [
-            {"name": f"t{i}", "num_embeddings": ROWS, "embedding_dim": DIM, "feature_names": [f"f{i}"]}
+            {
+                "name": f"t{i}",
+                "num_embeddings": ROWS,
+                "embedding_dim": DIM,
+                "feature_names": [f"f{i}"],
+            }
             for i in range(shape["tables"])
         ]
         fused = {"learning_rate": LR, "optimizer": EmbOptimType.EXACT_SGD}
