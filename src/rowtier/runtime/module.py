@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +34,10 @@ class JaggedRows(NamedTuple):
     lengths: torch.Tensor  # per sample
 
 
+class _Keyed(Addressed):
+    """A batch that came as a KeyedJaggedTensor: what it finds goes back as TorchRec gives it."""
+
+
 class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     """All embedding tables of a plan, on the ranks of a process group.
 
@@ -41,8 +46,15 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     per feature `[batch, dim]` for pooled tables, `JaggedRows` for others (`[batch, length,
     dim]` for a rectangle); for a KeyedJaggedTensor what the unsharded TorchRec module returns.
 
+    As in TorchRec, weights of a KeyedJaggedTensor count only if `is_weighted` is set;
+    `from_module` takes that over from the collection.
+
     The module has no parameters: `optimizer` updates the rows, after `backward`.
     """
+
+    # TorchRec's DistributedModelParallel loads state module by module and drops what they
+    # report, unless they say that they want to be called as a whole.
+    _FORCE_STATE_DICT_LOAD = True
 
     def __init__(
         self,
@@ -61,6 +73,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         options = RunOptions(gradients, ids, dict(tiers or {}), local_world_size, seed, init)
         chosen = chosen_optimizers(plan, optimizer)
         self.engine = Engine(plan, chosen, process_group, options)
+        self.is_weighted = False
         self._handle = torch.zeros(0, requires_grad=True)
         self.optimizer = EmbeddingOptimizer(self.engine)
 
@@ -71,10 +84,11 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         A single table may have any name; several come as an `nn.ModuleDict` by table name, or
         as a TorchRec collection. Every rank has the whole weights here.
         """
-        from rowtier.runtime.modules import weights_of
+        from rowtier.runtime.modules import is_weighted, weights_of
 
         weights = weights_of(module, plan)
         made = cls(plan, *args, **kw)
+        made.is_weighted = is_weighted(module)
 
         def rows_of(table: Table, rows: Ints) -> Any:
             return weights[table.name][torch.from_numpy(rows)].float().numpy()
@@ -103,9 +117,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, batch: Any) -> Any:
         """Look up a batch."""
-        keyed = not isinstance(batch, (Mapping, Asked))
         asked = isinstance(batch, Asked)
-        addressed = batch.batch if asked else self.engine.remapper(batch)
+        addressed = batch.batch if asked else self._addressed(batch)
+        keyed = isinstance(addressed, _Keyed)
         weights = {} if asked or batch is addressed else self._trained_weights(batch)
         self._refuse_weights(weights)
         device = torch.device("cpu") if asked else _device_of(batch)
@@ -116,6 +130,21 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
             for read, output in zip(self.remapper.reads, found, strict=True)
         }
         return self._as_torchrec(outputs, addressed) if keyed else self._shaped(outputs, addressed)
+
+    def ask_ahead(self, batch: Any) -> Asked:
+        """Begin to exchange the ids of a batch; call the module with the result, later.
+
+        All ranks must call this in the same order.
+        """
+        return self.engine.ask_ahead(self._addressed(batch))
+
+    def _addressed(self, batch: Any) -> Addressed:
+        found = self.engine.remapper(batch)
+        if isinstance(batch, Mapping):
+            return found
+        if self.is_weighted:
+            return _Keyed(found)
+        return _Keyed({key: replace(jagged, weights=None) for key, jagged in found.items()})
 
     def _shaped(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> dict[str, Any]:
         shaped: dict[str, Any] = {}
@@ -137,7 +166,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     def _trained_weights(self, batch: Any) -> dict[str, torch.Tensor]:
         """Weights of lookups that want a gradient, by the name of what reads them."""
-        found = {}
+        found: dict[str, torch.Tensor] = {}
+        if not isinstance(batch, Mapping) and not self.is_weighted:
+            return found
         given = batch if isinstance(batch, Mapping) else batch.to_dict()
         for read in self.remapper.reads:
             entry: Any = given.get(read.feature)

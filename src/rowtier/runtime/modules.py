@@ -33,6 +33,12 @@ def weights_of(module: nn.Module, plan: Plan) -> dict[str, torch.Tensor]:
     return {name: entry.weight.detach().cpu() for name, entry in found.items()}
 
 
+def is_weighted(module: nn.Module) -> bool:
+    """Whether a module weighs the ids of a KeyedJaggedTensor; only TorchRec's are asked."""
+    said = getattr(module, "is_weighted", None)
+    return bool(said()) if callable(said) else False
+
+
 def _tables_in(module: nn.Module, tables: Mapping[str, Table]) -> dict[str, Any]:
     if isinstance(module, (nn.EmbeddingBag, nn.Embedding)):
         if len(tables) != 1:
