@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from rowtier import (
     TableStats,
     Tier,
 )
+from rowtier.cost.options import CostOptions
 
 ROWS, DIM, LR = 1_000_000, 64, 0.01
 SEQUENCE = {"tables": 4, "batch": 1024, "length": 50}
@@ -60,13 +62,15 @@ def cluster_of(size: int) -> Cluster:
     return Cluster(name=f"local-{size}", levels=(level,), device=Device(tiers=(ram,)))
 
 
-def profile_of(shape: dict[str, int], alpha: float, pooling: Any) -> Profile:
+def profile_of(
+    shape: dict[str, int], alpha: float, pooling: Any, optimizer: Any = "sgd", dtype: Any = "fp32"
+) -> Profile:
     """Statistics of 40 batches."""
     stats = []
     for index in range(shape["tables"]):
         table = Table(
             name=f"t{index}", num_embeddings=ROWS, embedding_dim=DIM, pooling=pooling,
-            features=(f"f{index}",), optimizer="sgd",
+            features=(f"f{index}",), optimizer=optimizer, dtype=dtype,
         )  # fmt: skip
         samples = 40 * shape["batch"]
         ids = zipf_ids(np.random.default_rng(100 + index), alpha, samples * shape["length"], index)
@@ -96,9 +100,11 @@ class Ours:
     """A plan, trained."""
 
     def __init__(self, plan: rowtier.Plan):
-        from rowtier.torch import SGD, ShardedEmbeddings
+        from rowtier.torch import ShardedEmbeddings
 
-        self.module = ShardedEmbeddings(plan, SGD(lr=LR), gradients="mean")
+        self.module = ShardedEmbeddings(plan)
+        for group in self.module.optimizer.param_groups:
+            group["lr"] = LR
 
     def prepare(self, ids: list[Any], shape: dict[str, int], grad: Any) -> Any:
         import torch
@@ -249,6 +255,78 @@ def torchrec_bytes(how: str, shape: dict[str, int], pooled: bool, size: int) -> 
     return size * (lookups * apart * 8 + 3 * sums)  # gloo's reduce-scatter moves twice as much
 
 
+MEMORY = (
+    ("sequence", SEQUENCE, "none", "sgd", "fp32"),
+    ("pooled", POOLED, "sum", "sgd", "fp32"),
+    ("row-wise Adagrad", POOLED, "sum", "rowwise_adagrad", "fp32"),
+    ("Adam, four tables", {**POOLED, "tables": 4}, "mean", "adam", "fp32"),
+    ("fp16", POOLED, "sum", "rowwise_adagrad", "fp16"),
+)
+
+
+def resident_bytes(entry: str) -> int:
+    """VmRSS, or VmHWM for the peak since `forget_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith(entry))
+
+
+def forget_peak() -> None:
+    """Let the kernel begin a new peak."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def memory_job(
+    rank: int, _size: int, shape: dict[str, int], small: rowtier.Plan, plan: rowtier.Plan
+) -> int:
+    """Peak resident bytes above what the process held before the tables were made."""
+    import gc
+
+    import torch
+
+    random = np.random.default_rng(rank)
+
+    def train(contender: Ours, tables: int, rows: int) -> None:
+        for _ in range(3):
+            count = shape["batch"] * shape["length"]
+            ids = [random.zipf(1.2, count) % rows for _ in range(tables)]
+            pooled = contender.module.plan.profile.stats[0].table.pooling != "none"
+            lines = shape["batch"] if pooled else count
+            contender.step(contender.prepare(ids, shape, torch.full((lines, DIM), 1e-3)))
+
+    train(Ours(small), 1, ROWS)  # compiles everything
+    gc.collect()
+    forget_peak()
+    before = resident_bytes("VmRSS")
+    train(Ours(plan), shape["tables"], ROWS)
+    return resident_bytes("VmHWM") - before
+
+
+def measure_memory(size: int = 2) -> list[dict[str, Any]]:
+    """Peak over plan, on five workloads."""
+    rows = []
+    for name, shape, pooling, optimizer, dtype in MEMORY:
+        cluster = cluster_of(size)
+        profile = profile_of(shape, 1.2, pooling, optimizer, dtype)
+        small = rowtier.make_plan(Profile(profile.batch_size, profile.stats[:1]), cluster)
+        plan = rowtier.make_plan(profile, cluster)
+        peaks = run_ranks(size, memory_job, shape, small, plan)
+        memory = rowtier.predict(plan, options=CostOptions(ids="narrow")).cost.memory
+        said = sum(kept[:size].sum(axis=1) for kept in vars(memory).values())
+        # The remap tables are one per machine; every process that maps them shows them as its own.
+        said = said - memory.remap[:size].sum(axis=1) + memory.remap.sum()
+        worst = max(peak / float(s) for peak, s in zip(peaks, said, strict=True))
+        rows.append(
+            {
+                "step": f"memory: {name}",
+                "ranks": size,
+                "MB peak": round(max(peaks) / 1e6, 1),
+                "MB planned": round(float(said.max()) / 1e6, 1),
+                "peak over plan": round(worst, 3),
+            }
+        )
+    return rows
+
+
 def measure(quick: bool) -> Measured:
     """All settings."""
     rows: list[dict[str, Any]] = []
@@ -265,13 +343,15 @@ def measure(quick: bool) -> Measured:
                 else:
                     ratios["torchrec"].append(best / ms["joint"])
                     ratios["own"].append(ms["own row-wise"] / ms["joint"])
+    memory = [] if quick else measure_memory()
     return Measured(
-        rows,
+        rows + memory,
         {
             "sequence_vs_torchrec_min": min(ratios["torchrec"]),
             "sequence_vs_torchrec_median": statistics.median(ratios["torchrec"]),
             "sequence_vs_own_rowwise_min": min(ratios["own"]),
             "pooled_vs_torchrec_best_min": min(ratios["pooled"]),
+            "memory_over_plan_max": max((row["peak over plan"] for row in memory), default=None),
         },
     )
 

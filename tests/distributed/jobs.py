@@ -36,6 +36,7 @@ def train(
     options: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
     """Train some steps; outputs of each, and what every shard holds in the end."""
+    ahead = options.pop("ahead", False)
     module = embeddings_of(plan, group, weights, **options)
     outputs = []
     for batches, given in zip(steps, grads, strict=True):
@@ -46,6 +47,9 @@ def train(
         found = module({k: e if e[2] is not None else e[:2] for k, e in batch.items()})
         found = {k: v if isinstance(v, torch.Tensor) else v.values for k, v in found.items()}
         outputs.append({name: value.detach().numpy().copy() for name, value in found.items()})
+        if ahead:  # more than the next batch reads, and rows that this step has still to update
+            for shard in module.engine.shards.values():
+                shard.prefetch(np.arange(shard.piece.rows_here))
         back = [torch.from_numpy(given[rank][k]) + follow * v.detach() for k, v in found.items()]
         torch.autograd.backward(list(found.values()), back)
         module.optimizer.step()

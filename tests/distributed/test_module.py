@@ -308,3 +308,9 @@ def _both_loops(rank: int, group: Any, plan: Plan) -> Any:
             module.optimizer.step()
         found.append(jobs.shards_of(module))
     return found
+
+
+def test_weights_of_rows_that_are_not_pooled_are_refused() -> None:
+    ids, lengths = torch.tensor([1, 9]), torch.tensor([2])
+    with pytest.raises(UserError, match="'f' has weights, and table 't' is not pooled"):
+        ShardedEmbeddings(plan_of("none"))({"f": (ids, lengths, torch.ones(2))})

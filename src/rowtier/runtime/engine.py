@@ -150,7 +150,14 @@ class Engine:
         found = []
         for entry in self.remapper.tables.values():
             table = entry.table
-            parts = [batch[read.key] for read in self.remapper.reads if read.table is table]
+            reads = [read for read in self.remapper.reads if read.table is table]
+            parts = [batch[read.key] for read in reads]
+            for read, part in zip(reads, parts, strict=True):
+                if table.pooling == "none" and part.weights is not None:
+                    raise UserError(
+                        f"feature {read.feature!r} has weights, and table {table.name!r} is not "
+                        "pooled, so there is no sum to weigh: leave them away, or multiply the rows"
+                    )
             if len(parts) == 1:
                 address, edges = parts[0].values, parts[0].edges
                 weights = NO_WEIGHTS if parts[0].weights is None else parts[0].weights
