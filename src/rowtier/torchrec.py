@@ -7,6 +7,7 @@
     plan = rt.from_plan(sharding_plan, tables, profile, cluster)
     rt.to_plan(plan)                                     # and back
     rt.split(bags, plan)                                 # hot rows copied, cold rows kept once
+    rt.PipelinedEmbeddings.from_module(bags, plan)       # for TrainPipelineSparseDist
     rt.score(sharding_plan, profile, cluster)            # TorchRec's own estimate of a plan
 
 TorchRec is imported when a name is first used; if it is missing, or its version does not fit
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rowtier.backends.method import plan as plan_with_torchrec
     from rowtier.backends.modules import tables
+    from rowtier.backends.pipelined import PipelinedEmbeddings, Together
     from rowtier.backends.planner import RowtierPlanner
     from rowtier.backends.read import from_plan
     from rowtier.backends.score import score
@@ -28,7 +30,9 @@ if TYPE_CHECKING:
     from rowtier.backends.write import to_plan
 
 _HOME = {
+    "PipelinedEmbeddings": ("pipelined", "PipelinedEmbeddings"),
     "RowtierPlanner": ("planner", "RowtierPlanner"),
+    "Together": ("pipelined", "Together"),
     "from_plan": ("read", "from_plan"),
     "plan_with_torchrec": ("method", "plan"),
     "score": ("score", "score"),
@@ -38,7 +42,9 @@ _HOME = {
 }
 
 __all__ = [
+    "PipelinedEmbeddings",
     "RowtierPlanner",
+    "Together",
     "from_plan",
     "plan_with_torchrec",
     "score",
