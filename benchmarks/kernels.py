@@ -119,7 +119,7 @@ def measure_lookup(alpha: float, rounds: int) -> dict[str, float]:
 
 def measure_update(optimizer: str, alpha: float, rounds: int) -> dict[str, float]:
     """Nanoseconds per distinct row."""
-    from rowtier.runtime.storage import Part, _segments
+    from rowtier.runtime.storage import Part
 
     engine, count = engine_of(optimizer, alpha), 40960
     shard, random = engine.shards[0], np.random.default_rng(7)
@@ -133,7 +133,7 @@ def measure_update(optimizer: str, alpha: float, rounds: int) -> dict[str, float
         parts.append(Part(slots, np.arange(len(slots)), none, 0, lanes[: len(slots)], edges))
     distinct = [np.unique(part.slots) for part in parts]
     grads = random.standard_normal((max(map(len, distinct)), DIM), dtype=np.float32)
-    found = [_segments(part) for part in parts]
+    found = [shard.segments(part) for part in parts]
     weights = shard.weights
 
     def ours(k: int) -> None:
@@ -149,7 +149,7 @@ def measure_update(optimizer: str, alpha: float, rounds: int) -> dict[str, float
 
     turns: dict[str, Callable[[int], Any]] = {
         "ours with sort": ours,
-        "sort": lambda k: _segments(parts[k % 8]),
+        "sort": lambda k: shard.segments(parts[k % 8]),
         "bare loop": bare,
     }
     assert all((a == b).all() for a, (b, *_) in zip(distinct, found, strict=True))

@@ -18,12 +18,19 @@ from rowtier.runtime.prefetch import prefetch_row
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 _LOW = 0xFFFFFFFF
+_FEW_WORDS = 1 << 14
 
 
-def distinct(address: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
-    """The distinct addresses, rising, and for each lookup which of them it is."""
+def distinct(address: NDArray[Any], rows: int | None = None) -> tuple[NDArray[Any], Ints]:
+    """The distinct addresses, rising, and for each lookup which of them it is.
+
+    `rows` says that all are below it: a bit for each, set and counted, is faster than sorting
+    unless there are far more rows than lookups.
+    """
     if not len(address):
         return address, np.empty(0, dtype=np.int64)
+    if rows is not None and rows // 64 <= _FEW_WORDS + 4 * len(address):
+        return _mark(address, rows)
     if address.dtype != np.int32:
         found, inverse = np.unique(address, return_inverse=True)
         return found, inverse.astype(np.int64)
@@ -32,6 +39,41 @@ def distinct(address: NDArray[Any]) -> tuple[NDArray[Any], Ints]:
     keys.sort()
     found, inverse = np.empty(len(keys), dtype=np.int32), np.empty(len(keys), dtype=np.int64)
     return found[: _number(keys, found, inverse)], inverse
+
+
+@compiled
+def _ones(word: np.uint64) -> np.uint64:
+    """How many bits are set."""
+    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    word = (word & np.uint64(0x3333333333333333)) + (
+        (word >> np.uint64(2)) & np.uint64(0x3333333333333333)
+    )
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return (word * np.uint64(0x0101010101010101)) >> np.uint64(56)
+
+
+@compiled
+def _mark(address: NDArray[Any], rows: int) -> tuple[NDArray[Any], Ints]:
+    """Distinct addresses by a bit each; the bits below one tell which of them it is."""
+    one, low = np.uint64(1), np.uint64(63)
+    words = np.zeros(rows // 64 + 1, dtype=np.uint64)
+    for entry in address:
+        words[entry >> 6] |= one << (np.uint64(entry) & low)
+    before = np.empty(len(words), dtype=np.int64)
+    count = 0
+    for w in range(len(words)):
+        before[w] = count
+        if words[w]:
+            count += int(_ones(words[w]))
+    found = np.empty(count, dtype=address.dtype)
+    inverse = np.empty(len(address), dtype=np.int64)
+    for i in range(len(address)):
+        entry = address[i]
+        below = words[entry >> 6] & ((one << (np.uint64(entry) & low)) - one)
+        place = before[entry >> 6] + np.int64(_ones(below))
+        inverse[i] = place
+        found[place] = entry
+    return found, inverse
 
 
 @compiled
@@ -315,24 +357,11 @@ def add_grads(
                 to[c] += come[c]
 
 
-@compiled
-def segments(keys: Ints, slots: Ints, order: Ints) -> tuple[Ints, Ints]:
-    """From sorted (slot, entry) pairs: distinct slots, where each one's entries begin, and these.
-
-    `slots` and `order` are filled; how many slots there are is the length of the first result.
-    """
-    starts = np.empty(len(keys) + 1, dtype=np.int64)
-    count, last = 0, np.int64(-1)
-    for i in range(len(keys)):
-        slot = keys[i] >> 32
-        order[i] = keys[i] & _LOW
-        if slot != last:
-            slots[count] = slot
-            starts[count] = i
-            count += 1
-            last = slot
-    starts[count] = len(keys)
-    return slots[:count].copy(), starts[: count + 1].copy()
+def segments(slots: Ints, rows: int) -> tuple[Ints, Ints, Ints]:
+    """Distinct slots, rising, where the entries of each begin, and the entries, as they came."""
+    found, inverse = distinct(slots, rows)
+    order, counts = group(inverse, len(found))
+    return found, np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(counts))), order
 
 
 @compiled

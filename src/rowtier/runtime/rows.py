@@ -42,7 +42,7 @@ class Lookups:
 
     @cached_property
     def _distinct(self) -> tuple[NDArray[Any], Ints]:
-        return kernels.distinct(self.address)
+        return kernels.distinct(self.address, self.table.num_embeddings)
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -126,7 +126,8 @@ class RowsTrip:
         here.got = got
         self._count_reads(hop, got)
         if hop < self.piece.hops:
-            self._items, here.merged = kernels.distinct(got.data)
+            rows = self.piece.table.num_embeddings
+            self._items, here.merged = kernels.distinct(got.data, rows)
 
     def _count_reads(self, hop: int, got: Grouped) -> None:
         me, piece = self.piece.world.rank, self.piece

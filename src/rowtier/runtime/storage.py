@@ -88,11 +88,15 @@ class Shard:
 
     def put(self, name: str, slots: Ints, values: NDArray[Any]) -> None:
         """Write weights or state of rows, as they are stored."""
-        array, order = self._array(name), np.argsort(slots, kind="stable")
-        for part in self.chunks(len(slots)):
-            places = self.rows.places(slots[order[part]])
-            array[places] = values[order[part]]
-            self.rows.change(places)
+        array = self._array(name)
+        if len(slots) > self.rows.at_once:
+            order = np.argsort(slots, kind="stable")
+            for part in self.chunks(len(slots)):
+                self.put(name, slots[order[part]], values[order[part]])
+            return
+        places = self.rows.places(slots)
+        array[places] = values
+        self.rows.change(places)
 
     def _array(self, name: str) -> NDArray[Any]:
         return self.weights if name == "weight" else self.state[name]
@@ -151,12 +155,18 @@ class Shard:
             yield self.merged()
             return
         part = self.parts.pop()
-        slots, starts, order = _segments(part)
+        slots, starts, order = self.segments(part)
         for first in range(0, len(slots), _BLOCK_ROWS):
             here = slots[first : first + _BLOCK_ROWS]
             sums = np.empty((len(here), self.piece.width), dtype=np.float32)
             kernels.sum_segments(part.lane, part.at, part.weights, order, starts, first, sums)
             yield here, sums
+
+    def segments(self, part: Part) -> tuple[Ints, Ints, Ints]:
+        """Distinct slots of a part, where the entries of each begin, and the entries."""
+        if part.runs is not None:
+            return kernels.merge_runs(part.slots, part.runs)
+        return kernels.segments(part.slots, self.piece.rows_here)
 
     def merged(self) -> tuple[Ints, Floats]:
         """The slots that have gradients, rising, and the sum of each."""
@@ -165,25 +175,13 @@ class Shard:
         if not parts:
             return np.empty(0, dtype=np.int64), np.empty((0, width), dtype=np.float32)
         slots = np.concatenate([part.slots for part in parts])
-        small = slots.astype(np.int32) if self.piece.rows_here <= 2**31 else slots
-        found, inverse = kernels.distinct(small)
+        found, inverse = kernels.distinct(slots, self.piece.rows_here)
         sums, at = np.zeros((len(found), width), dtype=np.float32), 0
         for part in parts:
             index = inverse[at : at + len(part.slots)]
             kernels.add_grads(sums, index, part.lane, part.at, part.weights, part.first)
             at += len(part.slots)
         return found.astype(np.int64), sums
-
-
-def _segments(part: Part) -> tuple[Ints, Ints, Ints]:
-    """Distinct slots of a part, where the entries of each begin, and the entries."""
-    if part.runs is not None:
-        return kernels.merge_runs(part.slots, part.runs)
-    keys = (part.slots << 32) | np.arange(len(part.slots))
-    keys.sort()
-    slots, order = np.empty_like(keys), np.empty_like(keys)
-    found, starts = kernels.segments(keys, slots, order)
-    return found, starts, order
 
 
 def from_bits(bits: NDArray[np.uint16], dtype: str) -> Floats:
