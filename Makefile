@@ -23,7 +23,7 @@ format: $(VENV)/.dev  ## mend what can be mended
 	$(BIN)/ruff format .
 
 test: $(VENV)/.dev  ## all tests
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 demo: $(VENV)/.demo  ## from a workload to placements, a report and a training run
 	$(BIN)/python examples/demo.py

@@ -37,7 +37,7 @@ def drawn(examples: int) -> Any:
     )
 
 
-@drawn(110)
+@drawn(100)
 @given(drawn_plans(optimizer="sgd"), SEEDS)
 def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(workers: Any, plan: Plan, seed: int) -> None:
     case = Case(plan, seed, STEPS, exact=True)
@@ -45,7 +45,7 @@ def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(workers: Any, plan: Plan,
     check(case, case.run(workers, gradients="sum"), tables, outputs, bitwise=True)
 
 
-@drawn(110)
+@drawn(100)
 @given(drawn_plans(), SEEDS)
 def test_all_optimizers_agree_with_torch(workers: Any, plan: Plan, seed: int) -> None:
     case = Case(plan, seed, STEPS, exact=False)
