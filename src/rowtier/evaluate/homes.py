@@ -16,7 +16,7 @@ from math import lcm
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.band import Band
+from rowtier.band import Band, layers_of
 from rowtier.cost.amounts import RowSizes, whole_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
@@ -100,7 +100,7 @@ def homes_of(
 ) -> Homes:
     """Unfold a table's bands."""
     by_rank = rows_by_rank(touched, table.num_embeddings)
-    stacks = _stacks(bands)
+    stacks = layers_of(bands)
     state = np.full((table.num_embeddings, 1 + len(stacks)), -1, dtype=np.int32)
     layers = []
     for index, stack in enumerate(stacks):
@@ -108,18 +108,6 @@ def homes_of(
         layers.append(_layer(table, stack, by_rank, column, tree, options))
         column[touched] += SEEN * (column[touched] >= 0)
     return Homes(table, tuple(layers), tuple(_views(table, layers, tree)), state)
-
-
-def _stacks(bands: Sequence[Band]) -> list[list[Band]]:
-    """As few lists as possible of bands that share no row."""
-    stacks: list[list[Band]] = []
-    for band in sorted(bands, key=lambda band: (band.start, band.stop)):
-        free = next((stack for stack in stacks if stack[-1].stop <= band.start), None)
-        if free is None:
-            stacks.append([band])
-        else:
-            free.append(band)
-    return stacks
 
 
 def _layer(
