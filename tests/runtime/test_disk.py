@@ -18,6 +18,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 from rowtier.errors import UserError
 from rowtier.runtime import direct
 from rowtier.runtime.direct import KernelAio, Threads
+from rowtier.runtime.memory import Disk, Form, RamRows
 from rowtier.runtime.pages import PAGE_BYTES, Pages
 
 WAYS = [KernelAio, Threads]
@@ -186,3 +187,39 @@ def test_a_collected_pool_closes_its_file(tmp_path: Path) -> None:
             return
         time.sleep(0.02)
     raise AssertionError("still open")
+
+
+FORMS = [
+    Form(5000, 64, "f4", {}),  # fills pages evenly
+    Form(5000, 64, "f4", {"sum": 1}),
+    Form(3000, 7, "u2", {"exp_avg": 7, "exp_avg_sq": 7}),  # an odd number of 16-bit words
+    Form(40, 700, "f4", {"exp_avg": 700, "exp_avg_sq": 700}),  # three pages a record
+    Form(1, 1, "u2", {}),
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_rows_of_any_form_are_the_same_on_disk_as_in_memory(form: Form, tmp_path: Path) -> None:
+    disk, ram = Disk(tmp_path, 32 * PAGE_BYTES), RamRows(form)
+    other = disk.rows(form._replace(rows=100))  # pages beside these are left alone
+    rows, random = disk.rows(form), np.random.default_rng(0)
+    for _ in range(60):
+        slots = np.unique(random.integers(0, form.rows, min(form.rows, rows.at_once)))
+        found, at_once = rows.places(slots), len(slots)
+        assert np.array_equal(rows.weights[found], ram.weights[slots])
+        values = random.integers(0, 1000, (at_once, form.width)).astype(form.dtype)
+        rows.weights[found] = ram.weights[slots] = values
+        for name in form.state:
+            assert np.array_equal(rows.state[name][found], ram.state[name][slots])
+            rows.state[name][found] += 1
+            ram.state[name][slots] += 1
+        rows.change(found)
+        rows.prefetch(random.integers(0, form.rows, 4))
+        disk.settle()
+    for slots in np.array_split(np.arange(100), 50):
+        assert not other.weights[other.places(slots)].any()
+
+
+def test_a_buffer_too_small_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="give at least 32768 bytes"):
+        Disk(tmp_path, "4KiB")

@@ -172,10 +172,13 @@ class Pages:
         self._let_go(np.flatnonzero((self._page_of >= 0) & (self._until < self._step)))
 
     def _make_room(self, wanted: int) -> None:
-        """Give up pages of this step, then those read ahead, too: they will be read again."""
-        self._write_behind()
+        """Wait for writes; then give up pages of this step, then those read ahead: read again."""
         self._join_writes()
-        self._let_go(np.flatnonzero((self._page_of >= 0) & (self._until <= self._step)))
+        self._reap()
+        if self._free_count < wanted:
+            self._write_behind()
+            self._join_writes()
+            self._let_go(np.flatnonzero((self._page_of >= 0) & (self._until <= self._step)))
         if self._free_count < wanted:
             self._join_reads()
             self._let_go(np.flatnonzero(self._page_of >= 0))
