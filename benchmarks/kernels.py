@@ -100,11 +100,11 @@ def measure_lookup(alpha: float, rounds: int) -> dict[str, float]:
     address = [engine.remapper({"f0": i.reshape(-1, POOLING)})["f0"].values for i in ids]
     slots = [a.astype(np.int64) for a in address]
     edges = np.arange(0, count + 1, POOLING)
-    bag, none = np.repeat(np.arange(count // POOLING), POOLING), np.empty(0, dtype=np.float32)
+    none = np.empty(0, dtype=np.float32)
     weights, out = torch.from_numpy(shard.weights), np.empty((count // POOLING, DIM), np.float32)
     rows, starts = torch.empty(count, DIM), torch.from_numpy(edges[:-1].copy())
     turns: dict[str, Callable[[int], Any]] = {
-        "ours": lambda k: shard.pooled(slots[k % 8], bag, none),
+        "ours": lambda k: shard.pooled(slots[k % 8], edges[:-1], none),
         "numba loop": lambda k: read_and_sum(shard.weights, slots[k % 8], edges, out),
         "F.embedding_bag": lambda k: torch.nn.functional.embedding_bag(
             torch.from_numpy(slots[k % 8]), weights, starts, mode="sum"

@@ -262,7 +262,8 @@ class Engine:
         """Sum and update block by block, while the sums are in the cache."""
         table = shard.piece.table
         for slots, grads in shard.blocks():
-            grads *= scale
+            if scale != 1:
+                grads *= scale
             squares = None
             if table.optimizer == "rowwise_adagrad":
                 squares = squares_of(grads) / np.float32(table.embedding_dim)

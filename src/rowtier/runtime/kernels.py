@@ -399,17 +399,15 @@ def sum_segments(
     weighted, spots = len(weights) > 0, at[order[starts[first] : starts[first + len(out)]]]
     place = 0
     for k in range(len(out)):
-        to = out[k]
-        for c in range(len(to)):
-            to[c] = 0
-        for i in range(starts[first + k], starts[first + k + 1]):
+        to, start = out[k], starts[first + k]
+        for i in range(start, starts[first + k + 1]):
             prefetch_row(lane, spots, place)
             come = lane[spots[place]]
             place += 1
-            if weighted:
-                weight = weights[order[i]]
+            weight = weights[order[i]] if weighted else np.float32(1)
+            if i == start:
                 for c in range(len(to)):
-                    to[c] += weight * come[c]
+                    to[c] = weight * come[c]
             else:
                 for c in range(len(to)):
-                    to[c] += come[c]
+                    to[c] += weight * come[c]

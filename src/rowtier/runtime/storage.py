@@ -23,7 +23,7 @@ Init = Callable[[Table, Ints], Any]  # a table and some of its rows → their fi
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NO_WEIGHTS = np.empty(0, dtype=np.float32)
-_BLOCK_ROWS = 2048
+_BLOCK_ROWS = 4096
 
 
 class Part(NamedTuple):
@@ -130,8 +130,8 @@ class Shard:
         found = from_bits(self.weights[places], self.piece.table.dtype)
         return found, np.arange(len(slots))
 
-    def pooled(self, slots: Ints, bag: Ints, weights: Floats) -> Floats | None:
-        """Sums of rows by bag, numbered from 0 in turn; None if they cannot be had at once.
+    def pooled(self, slots: Ints, starts: Ints, weights: Floats) -> Floats | None:
+        """Sums of rows by bag, from where each begins; None if they cannot be had at once.
 
         torch's own kernel is the fastest for rows that lie anywhere.
         """
@@ -144,7 +144,7 @@ class Shard:
         found = torch.embedding_bag(
             torch.from_numpy(self.weights),
             torch.from_numpy(self.rows.places(slots)),
-            torch.from_numpy(np.flatnonzero(np.diff(bag, prepend=-1))),
+            torch.from_numpy(starts),
             per_sample_weights=torch.from_numpy(weights) if len(weights) else None,
         )
         return np.asarray(found[0].numpy())

@@ -62,6 +62,7 @@ class Entries:
     bag: Ints  # rises inside a rank's entries
     slots: Ints  # at the owner
     weights: Floats
+    starts: Ints | None = None  # where bags begin, if there is only one piece
 
     def in_view(self, view: View) -> tuple[Ints, Ints, Ints]:
         """Number the bags of a view: of each entry (−1: none), how many per rank, which."""
@@ -153,11 +154,12 @@ class SumsRequest:
         """Find the rows that the ranks look up here."""
         kind = got.data.dtype.type
         bit = kind(8 * got.data.itemsize - 1)
-        bags = np.cumsum(got.data >> bit, dtype=np.int64) - 1
+        new = got.data >> bit
+        bags = np.cumsum(new, dtype=np.int64) - 1
         address = (got.data & kind((1 << int(bit)) - 1)).astype(np.int64)
         if self.single:
-            slots = self.pieces[0].slots(address)
-            self.owned = Entries(got.counts, None, bags, slots, weights)
+            slots, starts = self.pieces[0].slots(address), np.flatnonzero(new)
+            self.owned = Entries(got.counts, None, bags, slots, weights, starts)
             return
         readers = np.repeat(np.arange(self.world.size), got.counts)
         piece, slots = self._own(address, readers)
@@ -247,9 +249,9 @@ class SumsTrip:
         given = kernels.spots(layout.got_at[channel], self._got)
         piece, owned = self.view.pieces[0], self.request.owned
         sums = None
-        if owned.piece is None and self.width == piece.width:
+        if owned.starts is not None and self.width == piece.width:
             shard = self.request.shards[piece.number]
-            sums = shard.pooled(owned.slots, self._number, owned.weights)
+            sums = shard.pooled(owned.slots, owned.starts, owned.weights)
         if sums is not None:
             kernels.gather(sums, np.arange(len(sums)), lane, given)
             self._parts = [(piece, owned.slots, given[self._number], owned.weights)]
