@@ -35,9 +35,9 @@ class Pipeline:
         embeddings.engine.overlap()
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        engine, waiting = self.embeddings.engine, None
+        waiting: tuple[Any, Any] | None = None
         for batch in self.batches:
-            asked = engine.ask_ahead(self.inputs(batch))
+            asked = self.embeddings.ask_ahead(self.inputs(batch))
             if waiting is not None:
                 yield waiting[0], self.embeddings(waiting[1])
             waiting = (batch, asked)
