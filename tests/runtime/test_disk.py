@@ -223,3 +223,58 @@ def test_rows_of_any_form_are_the_same_on_disk_as_in_memory(form: Form, tmp_path
 def test_a_buffer_too_small_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="give at least 32768 bytes"):
         Disk(tmp_path, "4KiB")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+def test_a_checkpoint_moves_rows_and_state_between_disk_and_memory(
+    optimizer: str, tmp_path: Path
+) -> None:
+    import torch
+
+    from rowtier import (
+        Band,
+        Cluster,
+        Device,
+        FeatureStats,
+        Plan,
+        Profile,
+        RowCounts,
+        Table,
+        TableStats,
+        Tier,
+    )
+    from rowtier.torch import ShardedEmbeddings, load_checkpoint, save_checkpoint
+
+    tiers = tuple(
+        Tier(name=name, capacity_bytes=2**30, bandwidth_bytes_per_s=1e9) for name in ("ram", "ssd")
+    )
+    cluster = Cluster(name="one", device=Device(tiers=tiers))
+    table = Table(
+        name="t", num_embeddings=3000, embedding_dim=64, features=("f",), optimizer=optimizer
+    )
+    heat = np.random.default_rng(0).integers(1, 9, 3000)
+    feature = FeatureStats(name="f", present=100, lookups=int(heat.sum()))
+    stats = TableStats.counted(table, 100, (feature,), RowCounts.from_dense(heat))
+    bands = (
+        Band(start=0, stop=500, scope=cluster.top, tier="ram"),
+        Band(start=500, stop=3000, scope=cluster.top, tier="ssd"),
+    )
+    plan = Plan.build("half", Profile(4, (stats,)), cluster, {"t": bands})
+    disk = {"ssd": Disk(tmp_path / "ssd", 16 * PAGE_BYTES)}  # far smaller than the tier
+
+    def train(module: ShardedEmbeddings, steps: range) -> dict[str, Any]:
+        for step in steps:
+            ids = torch.from_numpy(np.random.default_rng(step).integers(0, 3000, (8, 50)))
+            module({"f": ids})["f"].square().sum().backward()
+            module.optimizer.step()
+        state = module.optimizer.state_dict()["state"]
+        return module.state_dict() | {k: v for d in state.values() for k, v in d.items()}
+
+    whole = train(ShardedEmbeddings(plan), range(6))
+    first, second = ShardedEmbeddings(plan, tiers=disk), ShardedEmbeddings(plan, tiers=disk)
+    train(first, range(3))
+    save_checkpoint(tmp_path / "run", model=first, rows=first.optimizer)
+    load_checkpoint(tmp_path / "run", model=second, rows=second.optimizer)
+    found = train(second, range(3, 6))
+    assert found.keys() == whole.keys()
+    assert all(torch.equal(found[name], whole[name]) for name in whole)

@@ -9,9 +9,8 @@ at work on them (thousand pages a second; CPU microseconds a page):
     pread in compiled loops, 8 / 32 threads  56 / 77     14
     kernel AIO, 128 / 512 under way         164 / 178   4.3     writes 97 / 92   4.6
 
-AIO needs one system call for a hundred pages, and that is what counts where cores are few. A
-package for io_uring exists; what it could add to this is little, and one call per page from
-Python would cost more than that.
+AIO needs one system call for many pages, and that is what counts where cores are few. io_uring
+was not measured: it takes a further package, and a call for every page from Python.
 """
 
 from __future__ import annotations
