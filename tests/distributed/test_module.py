@@ -288,20 +288,25 @@ def test_importing_the_facade_is_all_it_takes() -> None:
     assert set(rowtier.torch.__all__) >= {"ShardedEmbeddings", "SGD"}
 
 
-def test_a_pipeline_gives_what_a_plain_loop_gives_bit_for_bit(workers: Any) -> None:
-    plan = plan_of(shape=(2, 2), exchange="sums", staged=True, optimizer="adagrad")
-    for plain, piped in workers.run(4, _both_loops, plan):
+@pytest.mark.parametrize("exchange", ["rows", "sums"])
+def test_a_pipeline_gives_what_a_plain_loop_gives_bit_for_bit(
+    workers: Any, exchange: str, tmp_path: Path
+) -> None:
+    plan = plan_of(shape=(2, 2), exchange=exchange, staged=True, optimizer="adagrad", tier="ssd")
+    for plain, piped in workers.run(4, _both_loops, plan, str(tmp_path)):
         for (*_, weights, state), (*_, others, states) in zip(plain, piped, strict=True):
             assert np.array_equal(weights, others)
             assert np.array_equal(state["sum"], states["sum"])
 
 
-def _both_loops(rank: int, group: Any, plan: Plan) -> Any:
+def _both_loops(rank: int, group: Any, plan: Plan, folder: str) -> Any:
     random = np.random.default_rng(rank)
     batches = [{"f": torch.from_numpy(random.integers(0, 20, (3, 4)))} for _ in range(8)]
     found = []
     for piped in (False, True):
-        module = ShardedEmbeddings(plan, Adagrad(lr=0.1), group, local_world_size=2)
+        module = ShardedEmbeddings(
+            plan, Adagrad(lr=0.1), group, local_world_size=2, tiers={"ssd": folder} if piped else {}
+        )
         loop = Pipeline(module, batches) if piped else ((b, module(b)) for b in batches)
         for _, outputs in loop:
             outputs["f"].square().sum().backward()

@@ -17,7 +17,7 @@ from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.address import pieces_of
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.exchange import Exchange, Trip
-from rowtier.runtime.memory import Tiers, memories
+from rowtier.runtime.memory import Ram, Tiers, memories
 from rowtier.runtime.optim import KINDS, Optimizer, Update, squares_of
 from rowtier.runtime.reduce import Reducer
 from rowtier.runtime.rows import Lookups
@@ -193,6 +193,17 @@ class Engine:
         addressed = self.remapper(batch)
         trip = self._beside.submit(lambda: self.exchange.ask(self.lookups(addressed)))
         return Asked(addressed, trip)
+
+    def prefetch(self, asked: Asked) -> None:
+        """Begin to bring the rows that a batch will read from disk; nothing else needs it."""
+        if all(isinstance(memory, Ram) for memory in self.memories.values()):
+            return
+        trip = asked.trip.result()
+        for entry in trip.rows:
+            entry.shard.prefetch(entry.piece.slots(entry.hops[-1].got.data))
+        for request in trip.requests:
+            for piece in request.pieces:
+                self.shards[piece.number].prefetch(request.slots_of(piece))
 
     def overlap(self) -> None:
         """Have ids, and the gradients of copies, travel beside everything else from now on."""

@@ -7,7 +7,8 @@
 
 While a batch computes, the ids of the next one travel; its rows are read only after this
 batch's update, so the result is the same, bit for bit, as without. Gradients of copies travel
-from the end of the embeddings' backward pass until `step`. One backward pass per step.
+from the end of the embeddings' backward pass until `step`. Rows that lie on a disk are read
+while the model computes. One backward pass per step.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ class Pipeline:
         embeddings.engine.overlap()
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        engine = self.embeddings.engine
         waiting: tuple[Any, Any] | None = None
         for batch in self.batches:
             asked = self.embeddings.ask_ahead(self.inputs(batch))
             if waiting is not None:
-                yield waiting[0], self.embeddings(waiting[1])
+                outputs = self.embeddings(waiting[1])
+                engine.prefetch(asked)  # disks are read while the model computes
+                yield waiting[0], outputs
             waiting = (batch, asked)
         if waiting is not None:
             yield waiting[0], self.embeddings(waiting[1])

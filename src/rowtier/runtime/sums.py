@@ -165,12 +165,14 @@ class SumsRequest:
         piece, slots = self._own(address, readers)
         self.owned = Entries(got.counts, piece, bags, slots, weights)
 
+    def slots_of(self, piece: Piece) -> Ints:
+        """Rows of a piece that are looked up here, one by one."""
+        owned = self.owned
+        return owned.slots if owned.piece is None else owned.slots[owned.piece == piece.number]
+
     def reads(self, piece: Piece) -> int:
-        """How many rows of a piece are looked up here."""
-        owned = self.owned.piece
-        if owned is None:
-            return len(self.owned.bag)
-        return int(np.count_nonzero(owned == piece.number))
+        """How many they are."""
+        return len(self.slots_of(piece))
 
     def _own(self, address: Ints, readers: Ints) -> tuple[Ints, Ints]:
         """Piece and slot of each entry; one of several layers stands once for each, in turn."""
