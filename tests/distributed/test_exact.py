@@ -37,7 +37,7 @@ def drawn(examples: int) -> Any:
     )
 
 
-@drawn(100)
+@drawn(75)
 @given(drawn_plans(optimizer="sgd"), SEEDS)
 def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(workers: Any, plan: Plan, seed: int) -> None:
     case = Case(plan, seed, STEPS, exact=True)
@@ -45,7 +45,7 @@ def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(workers: Any, plan: Plan,
     check(case, case.run(workers, gradients="sum"), tables, outputs, bitwise=True)
 
 
-@drawn(100)
+@drawn(75)
 @given(drawn_plans(), SEEDS)
 def test_all_optimizers_agree_with_torch(workers: Any, plan: Plan, seed: int) -> None:
     case = Case(plan, seed, STEPS, exact=False)
@@ -53,7 +53,7 @@ def test_all_optimizers_agree_with_torch(workers: Any, plan: Plan, seed: int) ->
     check(case, case.run(workers, 0.125, lr=0.05), tables, outputs, bitwise=False)
 
 
-@drawn(40)
+@drawn(60)
 @given(drawn_plans(dtypes=("fp16", "bf16"), optimizer="sgd"), SEEDS)
 def test_16_bit_tables_are_equal_bit_for_bit_where_nothing_is_rounded(
     workers: Any, plan: Plan, seed: int
@@ -87,7 +87,7 @@ def test_rows_on_disk_are_the_same_as_in_memory(
     same(case.run(workers, 0.125), case.run(workers, 0.125, tiers={"ssd": disk}, ahead=ahead))
 
 
-@drawn(60)
+@drawn(90)
 @given(drawn_plans(dtypes=("fp32", "fp16")), SEEDS, st.sampled_from(["narrow", "wide"]))
 def test_counters_equal_replay_to_the_byte(workers: Any, plan: Plan, seed: int, ids: str) -> None:
     case = Case(plan, seed, 3, exact=False, samples=3)
