@@ -14,6 +14,7 @@ to the nearest when they are stored.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +31,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Optimizer:
+class Optimizer(ABC):
     """What all have: a learning rate, which a scheduler may change later."""
 
     lr: float = 1e-2
@@ -42,9 +43,9 @@ class Optimizer:
         if not self.lr >= 0:
             raise UserError(f"lr {self.lr}: give 0 or more")
 
+    @abstractmethod
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
