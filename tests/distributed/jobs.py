@@ -44,8 +44,7 @@ def train(
             name: tuple(None if a is None else torch.from_numpy(a) for a in entry)
             for name, entry in batches[rank].items()
         }
-        found = module({k: e if e[2] is not None else e[:2] for k, e in batch.items()})
-        found = {k: v if isinstance(v, torch.Tensor) else v.values for k, v in found.items()}
+        found = look_up(module, batch)
         outputs.append({name: value.detach().numpy().copy() for name, value in found.items()})
         if ahead:  # more than the next batch reads, and rows that this step has still to update
             for shard in module.engine.shards.values():
@@ -54,7 +53,16 @@ def train(
         torch.autograd.backward(list(found.values()), back)
         module.optimizer.step()
     counted = module.count()
-    return {"outputs": outputs, "shards": shards_of(module), "counted": _facts(counted)}
+    with torch.no_grad():
+        last = {name: value.numpy() for name, value in look_up(module, batch).items()}
+    shards = shards_of(module)
+    return {"outputs": outputs, "last": last, "shards": shards, "counted": _facts(counted)}
+
+
+def look_up(module: ShardedEmbeddings, batch: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """Outputs by feature, flat."""
+    found = module({k: e if e[2] is not None else e[:2] for k, e in batch.items()})
+    return {k: v if isinstance(v, torch.Tensor) else v.values for k, v in found.items()}
 
 
 def shards_of(module: ShardedEmbeddings) -> list[tuple[str, Any, Any, Any, Any]]:
