@@ -5,10 +5,10 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt src/rowtier/__init__.py
 
-.PHONY: help install check format test demo bench docs clean
+.PHONY: help install check format test demo bench results results-quick results-accept docs clean
 
 help:     ## list the targets
-	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
 
 install: $(VENV)/.dev  ## everything a contributor needs, torch and TorchRec included
 
@@ -17,6 +17,7 @@ check: $(VENV)/.dev  ## lint, format, types, docs that are generated
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/python docs/make.py --check
+	$(BIN)/python docs/make_results.py --check
 
 format: $(VENV)/.dev  ## mend what can be mended
 	$(BIN)/ruff check --fix .
@@ -31,8 +32,19 @@ demo: $(VENV)/.demo  ## from a workload to placements, a report and a training r
 bench: $(VENV)/.dev  ## run every benchmark, keep the JSON in benchmarks/results/
 	$(BIN)/python benchmarks/run_all.py
 
-docs: $(VENV)/.dev  ## write the CLI reference anew
+results: $(VENV)/.dev  ## measure the papers' claims (under an hour), write docs/results.md
+	$(BIN)/python benchmarks/claims.py
+	$(BIN)/python docs/make_results.py
+
+results-quick: $(VENV)/.dev  ## the same in minutes; fails if a count of bytes or rows is worse
+	$(BIN)/python benchmarks/claims.py --quick --gate
+
+results-accept: $(VENV)/.dev  ## take the counts of the last results-quick as the new ones
+	$(BIN)/python benchmarks/claims.py --accept
+
+docs: $(VENV)/.dev  ## write the generated pages anew
 	$(BIN)/python docs/make.py
+	$(BIN)/python docs/make_results.py
 
 clean:    ## remove what the other targets made
 	rm -rf $(VENV) demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

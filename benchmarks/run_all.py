@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from pathlib import Path
 
-HERE = Path(__file__).parent
-NOT_BENCHMARKS = {"run_all.py"}
+from _claims_run import HERE, keep, run_benchmark
+
+NOT_BENCHMARKS = {"run_all.py", "claims.py"}  # claims.py runs others
 
 
 def main() -> None:
-    results = HERE / "results"
-    results.mkdir(exist_ok=True)
+    """Run them in the order of their names; one that fails does not stop the rest."""
     failed = []
     for script in sorted(HERE.glob("[!_]*.py")):
         if script.name in NOT_BENCHMARKS:
             continue
         print(f"{script.stem} …", flush=True)
-        command = [sys.executable, str(script), "--json"]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-        if done.returncode == 0:
-            (results / f"{script.stem}.json").write_text(done.stdout)
-        else:
-            failed.append(script.name)
+        outcome = run_benchmark(script)
+        if outcome.data is None:
+            failed.append(f"{script.name} ({outcome.error})")
+        elif not outcome.skipped:
+            keep(script.stem, outcome.data)
     if failed:
         sys.exit(f"failed: {', '.join(failed)}")
 

@@ -1,0 +1,253 @@
+"""The claims of the three papers, and what the results say of each.
+
+What a paper said stands here; everything of ours is read from the results. A claim is judged on
+one figure, and where it does not hold is found in the rows: each setting has its own ratio.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import _claims_settings as settings
+from _claims_run import Data
+from _claims_tables import amount
+from _form import Goal, meets
+
+Settings = Mapping[str, float]
+
+# The figures that the claim benchmarks give, by benchmark.
+FIGURES: dict[str, tuple[str, ...]] = {
+    "flexshard": (
+        "bytes_error_max_large",
+        "bytes_error_max_small",
+        "time_error_median",
+        "time_error_max",
+        "flexshard_bytes_reduction",
+        "flexshard_time_ratio",
+        "static_bound_excess_max",
+    ),
+    "recshard_trained": ("recshard_throughput_ratio", "recshard_slow_ratio"),
+    "sca": (
+        "distinct_error_max",
+        "sca_throughput_ratio",
+        "federated_reduction",
+        "bytes_error_max_simulated",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One figure of a paper, and where ours is found."""
+
+    paper: str
+    claim: str
+    said: str
+    bar: Goal
+    baseline: str
+    how: str
+    benchmark: str
+    figure: str | Callable[[Data], float | None]
+    by_setting: Callable[[Data], Settings]
+    form: str = "×"
+
+    def value(self, data: Data) -> float | None:
+        """Our figure, or None where it was not measured."""
+        if callable(self.figure):
+            return self.figure(data)
+        found = data["figures"].get(self.figure)
+        return None if found is None else float(found)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim with what we found."""
+
+    claim: Claim
+    ours: float | None
+    short: Settings
+    settings: int
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether our figure reaches the paper's; None if not measured."""
+        return None if self.ours is None else meets(self.ours, self.claim.bar)
+
+    @property
+    def where_not(self) -> str:
+        """The settings that fall short, by name."""
+        if self.ours is None:
+            return "not measured"
+        if not self.settings:
+            return "measured in one setting only"
+        if not self.short:
+            return f"holds in all {self.settings} settings"
+        listed = [
+            f"{name} ({amount(value, self.claim.form)})" for name, value in self.short.items()
+        ]
+        return f"short in {len(self.short)} of {self.settings} settings: {', '.join(listed)}"
+
+    def row(self) -> dict[str, object]:
+        """The claim as a row of a benchmark."""
+        return {
+            "paper": self.claim.paper,
+            "claim": self.claim.claim,
+            "paper's figure": self.claim.said,
+            "ours": self.ours,
+            "baseline": self.claim.baseline,
+            "how": self.claim.how,
+            "where it does not hold": self.where_not,
+            "reached": self.reached,
+            "benchmark": self.claim.benchmark,
+        }
+
+
+def judge(claim: Claim, results: Mapping[str, Data]) -> Judged:
+    """What the results say of a claim; a result that is not there is not measured."""
+    data = results.get(claim.benchmark)
+    if data is None:
+        return Judged(claim, None, {}, 0)
+    each = claim.by_setting(data)
+    short = {name: value for name, value in each.items() if not meets(value, claim.bar)}
+    return Judged(claim, claim.value(data), short, len(each))
+
+
+def judge_all(results: Mapping[str, Data]) -> list[Judged]:
+    """Every claim of every paper."""
+    return [judge(claim, results) for claim in CLAIMS]
+
+
+def figures_of(results: Mapping[str, Data]) -> dict[str, float | None]:
+    """The figures of the claim benchmarks, None where there is no result."""
+    found: dict[str, float | None] = {}
+    for benchmark, names in FIGURES.items():
+        figures = results[benchmark]["figures"] if benchmark in results else {}
+        found |= {name: figures.get(name) for name in names}
+    return found
+
+
+_MODEL = "the best of three greedy placements of whole tables"
+
+
+def _rm(model: str, said: float) -> Claim:
+    return Claim(
+        paper="RecShard",
+        claim=f"{model.upper()}: speed-up over the next best placement",
+        said=f"{said}×",
+        bar=(">=", said),
+        baseline=_MODEL,
+        how="by the cost model, RecShard's own objective, median of seeds",
+        benchmark="recshard",
+        figure=f"{model}_speedup_median",
+        by_setting=lambda data: settings.models(data, "recshard, split (recshard)", (model,)),
+    )
+
+
+CLAIMS: Sequence[Claim] = (
+    Claim(
+        paper="RecShard",
+        claim="embedding training throughput, capacity-constrained",
+        said="over 6×",
+        bar=(">=", 6.0),
+        baseline="the best greedy placement of whole tables, trained the same way",
+        how="trained on this machine, median of settings",
+        benchmark="recshard_trained",
+        figure="recshard_throughput_ratio",
+        by_setting=settings.trained_throughput,
+    ),
+    Claim(
+        paper="RecShard",
+        claim="load balance",
+        said="over 12×",
+        bar=(">=", 12.0),
+        baseline="the best greedy placement of whole tables",
+        how="trained on this machine, median of settings",
+        benchmark="recshard_trained",
+        figure=settings.trained_balance_median,
+        by_setting=settings.trained_balance,
+    ),
+    Claim(
+        paper="RecShard",
+        claim="fewer accesses to slow memory",
+        said="over 87×",
+        bar=(">=", 87.0),
+        baseline="the best greedy placement of whole tables, trained the same way",
+        how="trained on this machine, median of settings",
+        benchmark="recshard_trained",
+        figure="recshard_slow_ratio",
+        by_setting=settings.trained_slow,
+    ),
+    Claim(
+        paper="RecShard",
+        claim="fewer accesses to slow memory, RM2 and RM3",
+        said="over 87×",
+        bar=(">=", 87.0),
+        baseline=_MODEL,
+        how="by the cost model, median of models and seeds; where none is left, one is counted",
+        benchmark="recshard",
+        figure=lambda data: settings.median(settings.models(data, "slow ratio", ("rm2", "rm3"))),
+        by_setting=lambda data: settings.models(data, "slow ratio", ("rm2", "rm3")),
+    ),
+    _rm("rm1", 2.58),
+    _rm("rm2", 5.26),
+    _rm("rm3", 7.41),
+    Claim(
+        paper="FlexShard",
+        claim="less traffic between nodes, sequence tables",
+        said="over 85 %",
+        bar=(">=", 0.85),
+        baseline="row-wise without coalescing",
+        how="trained between network namespaces, bytes counted on their interfaces",
+        benchmark="flexshard",
+        figure="flexshard_bytes_reduction",
+        by_setting=settings.flexshard_bytes,
+        form="%",
+    ),
+    Claim(
+        paper="FlexShard",
+        claim="lower communication latency in training",
+        said="almost 6×",
+        bar=(">=", 6.0),
+        baseline="row-wise without coalescing",
+        how="trained between network namespaces",
+        benchmark="flexshard",
+        figure="flexshard_time_ratio",
+        by_setting=settings.flexshard_time,
+    ),
+    Claim(
+        paper="FlexShard",
+        claim="additional memory, peak bytes of a device",
+        said="none",
+        bar=("<=", 0.0),
+        baseline="row-wise, rows and exchange buffers",
+        how="by the cost model, flexshard and joint at +0 %, the most of all settings",
+        benchmark="traffic",
+        figure=lambda data: max(settings.traffic_memory(data).values(), default=None),
+        by_setting=settings.traffic_memory,
+        form="%",
+    ),
+    Claim(
+        paper="SCA",
+        claim="training throughput",
+        said="up to 6×",
+        bar=(">=", 6.0),
+        baseline="the same training without coalescing and caching",
+        how="trained on this machine, the best of settings, as the paper's “up to”",
+        benchmark="sca",
+        figure="sca_throughput_ratio",
+        by_setting=settings.sca_throughput,
+    ),
+    Claim(
+        paper="SCA",
+        claim="expected distinct rows are what is measured",
+        said="equal",
+        bar=("<=", 0.01),
+        baseline="Σ 1 − (1 − p)^B; an error of 1 % is taken as equal",
+        how="batches drawn, distinct rows counted, the largest error",
+        benchmark="sca",
+        figure="distinct_error_max",
+        by_setting=settings.sca_distinct,
+        form="%",
+    ),
+)

@@ -1,0 +1,118 @@
+"""What rowtier claims of itself: figures of the other benchmarks, with the goals they state."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from _claims_run import HERE, Data, goals_of
+from _form import Goal, meets
+
+
+@dataclass(frozen=True)
+class Own:
+    """One figure of a benchmark in words."""
+
+    topic: str
+    what: str
+    against: str
+    benchmark: str
+    figure: str
+    form: str = "×"
+
+    def goal(self) -> Goal | None:
+        """The goal that the benchmark states for this figure."""
+        return _goals(self.benchmark).get(self.figure)
+
+    def value(self, results: Mapping[str, Data]) -> float | None:
+        """The figure, or None where it was not measured."""
+        data = results.get(self.benchmark)
+        return None if data is None else data["figures"].get(self.figure)
+
+
+@functools.cache
+def _goals(benchmark: str) -> Mapping[str, Goal]:
+    return goals_of(HERE / f"{benchmark}.py")
+
+
+def reached(own: Own, results: Mapping[str, Data]) -> bool | None:
+    """Whether a figure reaches its goal; None without either."""
+    goal, value = own.goal(), own.value(results)
+    return None if goal is None or value is None else meets(value, goal)
+
+
+def _plans(size: str, name: str, options: str) -> tuple[Own, Own]:
+    about = f"{size.replace('x', ' tables × ')} devices, {options}, the worst of 20 instances"
+    return (
+        Own("Planning", f"gap to the bound, {about}", "a bound on every plan", "plan_scale",
+            f"gap_{name}", "%"),
+        Own("Planning", f"CPU time, {about}", "", "plan_scale", f"seconds_{name}", "s"),
+    )  # fmt: skip
+
+
+OWN: Sequence[Own] = (
+    *_plans("397x16", "397x16_split", "recshard, tables may be split"),
+    *_plans("397x16", "397x16_unsplit", "recshard, whole tables"),
+    *_plans("1000x128", "1000x128", "recshard, tables may be split"),
+    *_plans("5000x1024", "5000x1024", "recshard, tables may be split"),
+    Own("Planning", "time over the best of HiGHS after 60 s, RM1 to RM3 and a fat RM2",
+        "the mixed-integer program", "recshard", "worse_than_highs_max", "%"),
+    Own("Planning", "gap to the bound, 397 tables × 16 devices, joint",
+        "a bound on every plan", "plan_scale", "joint_gap_397x16", "%"),
+    Own("Planning", "CPU time, 397 tables × 16 devices, joint", "", "plan_scale",
+        "joint_seconds_397x16", "s"),
+    Own("Planner against TorchRec's", "slowest device by TorchRec's own estimator, the worst of "
+        "instances that its planner solved", "TorchRec's planner", "torchrec_planner",
+        "worst_score_ratio"),
+    Own("Planner against TorchRec's", "CPU time of planning 400 tables × 16 devices",
+        "TorchRec's planner", "torchrec_planner", "time_ratio"),
+    Own("Exactness of predictions", "predicted counts, stationary data, the largest error",
+        "replay of the data", "predict_vs_replay", "stationary_max_error", "%"),
+    Own("Exactness of predictions", "sparse counts inside their stated interval",
+        "replay of the data", "predict_vs_replay", "interval_hit_rate", "%"),
+    Own("Exactness of predictions", "bytes between nodes, large messages, the largest error",
+        "bytes on the interfaces", "flexshard", "bytes_error_max_large", "%"),
+    Own("Exactness of predictions", "bytes between nodes, small messages, the largest error",
+        "bytes on the interfaces", "flexshard", "bytes_error_max_small", "%"),
+    Own("Exactness of predictions", "communication time, the median error",
+        "measured time", "flexshard", "time_error_median", "%"),
+    Own("Exactness of predictions", "communication time, the largest error",
+        "measured time", "flexshard", "time_error_max", "%"),
+    Own("Exactness of predictions", "expected bytes of caches and workers, the largest error",
+        "batches that are drawn", "sca", "bytes_error_max_simulated", "%"),
+    Own("Traffic", "bytes between nodes above the least of any static placement, measured",
+        "one copy, staged", "flexshard", "static_bound_excess_max", "%"),
+    Own("Traffic", "bytes between nodes above the least of any static placement, by the model",
+        "one copy, staged, ids counted", "traffic", "excess_over_static_bound_max", "%"),
+    Own("Traffic", "bytes between nodes saved, pooled tables, joint, Zipf 1.0 and steeper, "
+        "the least", "row-wise without coalescing", "traffic",
+        "pooled_2x8_zipf1.0_reduction_min", "%"),
+    Own("Traffic", "bytes between nodes saved, sequence tables, joint, Zipf 1.2, the least",
+        "row-wise without coalescing", "traffic", "sequence_2x8_zipf1.2_reduction_min", "%"),
+    Own("Traffic", "bytes that federated readers save by a cache", "no cache", "sca",
+        "federated_reduction", "%"),
+    Own("Step time against TorchRec's", "sequence step, joint, the least speed-up",
+        "TorchRec row-wise", "runtime_step", "sequence_vs_torchrec_min"),
+    Own("Step time against TorchRec's", "sequence step, joint, the median speed-up",
+        "TorchRec row-wise", "runtime_step", "sequence_vs_torchrec_median"),
+    Own("Step time against TorchRec's", "sequence step, joint: what the placement alone gives, "
+        "the least", "our own coalesced row-wise", "runtime_step", "sequence_vs_own_rowwise_min"),
+    Own("Step time against TorchRec's", "pooled step, joint, the least speed-up",
+        "the best of TorchRec's table-wise and row-wise", "runtime_step",
+        "pooled_vs_torchrec_best_min"),
+    Own("Step time against TorchRec's", "peak memory of a rank, the most",
+        "what the plan says", "runtime_step", "memory_over_plan_max"),
+    Own("Disk tier", "throughput, model of four times the memory, joint", "one mapped file",
+        "disk_tier", "joint_vs_mmap"),
+    Own("Disk tier", "throughput, model of four times the memory, joint",
+        "the best greedy placement of whole tables", "disk_tier", "joint_vs_best_greedy"),
+    Own("Disk tier", "reads of the disk saved, joint",
+        "the best greedy placement of whole tables", "disk_tier", "slow_reads_greedy_vs_joint"),
+    Own("Profiling", "throughput of profiling a Zipf file", "decoding it only", "profile_speed",
+        "zipf_ratio"),
+    Own("Profiling", "coverage of hot rows from a sample, the largest error",
+        "what they really serve", "profile_sampling", "max_coverage_error", "%"),
+    Own("Kernels", "look-up of rows", "the barest compiled loop", "kernels", "lookup_ratio"),
+    Own("Kernels", "update of rows", "the barest compiled loop", "kernels", "update_ratio"),
+)  # fmt: skip
