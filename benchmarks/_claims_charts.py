@@ -164,6 +164,7 @@ def bars(title: str, divide: float = 1.0) -> Callable[[Rows], Any]:
                 color=colour,
                 facet=alt.Facet("setting:N", columns=2, sort=settings),
             )
+            .resolve_scale(x="independent")  # settings differ in size; contenders are compared
         )
 
     return chart
@@ -225,8 +226,13 @@ CHARTS: dict[str, tuple[str, Callable[[Results], Rows], Callable[[Rows], Any]]] 
     ),
     "flexshard": (
         "Bytes between nodes in a step, measured",
-        contender_rows("flexshard", "inter_node_bytes", ("shape", "rate", "data"), _every),
+        contender_rows("flexshard", "measured_bytes", ("cluster", "mbit_per_s", "data"), _every),
         bars("MB between nodes", 1e6),
+    ),
+    "flexshard_time": (
+        "Time in collectives of a step, measured",
+        contender_rows("flexshard", "comm_ms", ("cluster", "mbit_per_s", "data"), _every),
+        bars("ms in collectives"),
     ),
     "traffic": (
         "Bytes between two nodes of eight devices in a step, by the cost model, no extra memory, "

@@ -26,7 +26,8 @@ TOLERANCES = {"bytes": 0.02, "rows": 0.005, "reads": 0.02, "gap": 0.10, "other":
 LEAST_GAP = 1e-3  # below this a plan is as good as proven, and gaps are not compared
 ENDINGS = ("_bytes", "_rows", "slow_reads", "slow_reads_per_step", "slow_lookups", "gap")
 PARAMETERS = {
-    "seed", "zipf", "batch", "ranks", "rate", "budget", "nodes", "workers", "cache", "devices",
+    "seed", "zipf", "batch", "ranks", "rate", "mbit_per_s", "budget", "nodes", "workers", "cache",
+    "devices", "lookups",
 }  # fmt: skip
 
 Counts = dict[str, dict[str, dict[str, float]]]  # benchmark -> setting -> field -> count
@@ -140,7 +141,9 @@ def _kind(field: str, old: float | None, new: float | None) -> Kind | Literal[""
 def _is_count(field: str, value: Any, fields: Sequence[str] | None) -> bool:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
-    return field in fields if fields is not None else field.endswith(ENDINGS)
+    if fields is not None:
+        return field in fields
+    return field.endswith(ENDINGS) and not field.startswith("measured")  # on a wire, say
 
 
 def _key(row: Mapping[str, Any]) -> list[str]:

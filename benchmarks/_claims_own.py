@@ -81,8 +81,15 @@ OWN: Sequence[Own] = (
         "measured time", "flexshard", "time_error_max", "%"),
     Own("Exactness of predictions", "expected bytes of caches and workers, the largest error",
         "batches that are drawn", "sca", "bytes_error_max_simulated", "%"),
-    Own("Traffic", "bytes between nodes above the least of any static placement, measured",
-        "one copy, staged", "flexshard", "static_bound_excess_max", "%"),
+    Own("Traffic", "rows and gradients between nodes above the least of any static placement, "
+        "replayed",
+        "one copy, no ids counted", "flexshard", "static_bound_excess_max", "%"),
+    Own("Traffic", "bytes between nodes saved, sequence table, joint, Zipf 1.2, measured: what is "
+        "left beyond coalescing", "our own coalesced row-wise", "flexshard",
+        "bytes_reduction_zipf1.2_vs_coalesced", "%"),
+    Own("Traffic", "time in collectives, sequence table, joint, Zipf 1.2, measured: what is left "
+        "beyond coalescing", "our own coalesced row-wise", "flexshard",
+        "time_ratio_zipf1.2_vs_coalesced"),
     Own("Traffic", "bytes between nodes above the least of any static placement, by the model",
         "one copy, staged, ids counted", "traffic", "excess_over_static_bound_max", "%"),
     Own("Traffic", "bytes between nodes saved, pooled tables, joint, Zipf 1.0 and steeper, "

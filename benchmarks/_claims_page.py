@@ -34,7 +34,7 @@ ROWS = {  # the results that belong to a paper, with the title of their rows
 }
 CHARTS_OF = {
     "RecShard": ("recshard", "recshard_trained"),
-    "FlexShard": ("flexshard", "traffic"),
+    "FlexShard": ("flexshard", "flexshard_time", "traffic"),
     "SCA": ("sca",),
 }
 OWN_CHARTS = ("plans", "step", "disk")
@@ -50,6 +50,7 @@ def results_page(results: Results) -> str:
         "from `benchmarks/results/*.json`; no figure on this page is typed. Every ratio names its",
         "baseline. A bar is the paper's own figure, and one percent short of it is missed.",
         "",
+        *summary(judged, results),
         *machine(results),
         "",
         "## The papers' claims",
@@ -87,6 +88,18 @@ def readme_section(results: Results) -> str:
         *table(["", "the paper", "here", "baseline"], body),
     ]
     return BEGIN + "\n".join(lines) + "\n" + END
+
+
+def summary(judged: list[Judged], results: Results) -> list[str]:
+    """How many bars are reached, missed and not measured."""
+    verdicts = [found.reached for found in judged]
+    goals = [reached(own, results) for own in OWN]
+    return [
+        f"Of {len(verdicts)} claims of the papers {verdicts.count(True)} are reached, "
+        f"{verdicts.count(False)} missed, {verdicts.count(None)} not measured; of our own goals "
+        f"{goals.count(True)} are reached, {goals.count(False)} missed.",
+        "",
+    ]
 
 
 def machine(results: Results) -> list[str]:

@@ -14,7 +14,9 @@ from _claims_run import Data
 
 Settings = dict[str, float]
 GREEDY = ("size", "lookup", "size-lookup")
-NAMED = {"zipf": "Zipf {}", "seed": "seed {}", "batch": "batch {}", "ranks": "{} ranks"}
+NAMED = {"zipf": "Zipf {}", "seed": "seed {}", "batch": "batch {}", "ranks": "{} ranks",
+         "mbit_per_s": "{} Mbit/s", "workers": "{} workers", "lookups": "{} lookups",
+         "cache": "cache {}"}  # fmt: skip
 
 
 def paired(
@@ -93,23 +95,29 @@ def trained_balance_median(data: Data) -> float | None:
     return median(trained_balance(data))
 
 
-_SHAPED = ("shape", "rate", "data")
+_SHAPED = ("cluster", "mbit_per_s", "data")
+_TORCHREC = ("torchrec row_wise",)
 
 
 def flexshard_bytes(data: Data) -> Settings:
-    """Share of the inter-node bytes of plain row-wise that are saved."""
-    pairs = paired(data, _SHAPED, "inter_node_bytes", ("flexshard",), ("row-wise",))
-    return {name: 1 - a / b for name, (a, b) in pairs.items() if b} or _figures(
-        data, "flexshard_bytes_reduction"
-    )
+    """Share of the bytes between nodes of TorchRec's row-wise that joint saves."""
+    pairs = paired(data, _SHAPED, "measured_bytes", ("joint",), _TORCHREC)
+    return {name: 1 - a / b for name, (a, b) in pairs.items() if b}
 
 
 def flexshard_time(data: Data) -> Settings:
-    """Communication time of plain row-wise over ours."""
-    pairs = paired(data, _SHAPED, "communication_s", ("flexshard",), ("row-wise",))
-    return {name: b / a for name, (a, b) in pairs.items() if a} or _figures(
-        data, "flexshard_time_ratio"
-    )
+    """Communication time of TorchRec's row-wise over joint's."""
+    pairs = paired(data, _SHAPED, "comm_ms", ("joint",), _TORCHREC)
+    return {name: b / a for name, (a, b) in pairs.items() if a}
+
+
+def flexshard_memory(data: Data) -> Settings:
+    """Peak bytes of the plans that were trained over plain row-wise's, minus 1."""
+    return {
+        setting_name(row, (*_SHAPED, "contender")): float(row["memory_ratio"]) - 1
+        for row in data["rows"]
+        if row.get("contender") in ("flexshard", "joint") and row.get("memory_ratio")
+    }
 
 
 def sca_throughput(data: Data) -> Settings:
