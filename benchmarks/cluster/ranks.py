@@ -141,7 +141,10 @@ def _serve(pipe: connection.Connection, parent: int) -> None:
             answer = (True, function(rank, world, *args))
         except BaseException:
             answer = (False, traceback.format_exc())
-        pipe.send(answer)
+        try:
+            pipe.send(answer)
+        except OSError:  # another rank failed, and nobody wants to know any more
+            break
     sys.stdout.flush()
     os._exit(0)  # nobody listens any more: gloo would wait for the others
 

@@ -1,18 +1,21 @@
 """Time messages between the ranks: all-to-all, all-reduce and neighbour to neighbour.
 
-All groups of a level measure at once, since that is how training uses the links.
+All groups of a level measure at once, since that is how training uses the links. Between nodes
+one process of each measures alone as well: if it is much faster then, a node's processes share
+its link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import sqrt
 from statistics import median
 from time import perf_counter
-from typing import Any
+from typing import Any, Literal
 
 from rowtier.calibrate.fit import Line, fit_line
-from rowtier.calibrate.job import Job, patience
+from rowtier.calibrate.job import CLUSTER, Job, patience
 from rowtier.calibrate.tiers import Tick, rounded
 from rowtier.cluster import Level
 
@@ -49,23 +52,41 @@ class Times:
 
 @dataclass(frozen=True)
 class LinkTimes:
-    """The collectives of one level."""
+    """The collectives of one level; `sharers` are the processes in a group that it joins.
+
+    `alone` is all-to-all with one process of each such group, if there are more.
+    """
 
     name: str
     size: int
     all_to_all: Times
     all_reduce: Times
     neighbour: Times
+    sharers: int = 1
+    alone: Times | None = None
 
     def level(self) -> Level:
         """The level as a cluster file has it: what all-to-all, the exchange of rows, reaches."""
         line = self.all_to_all.fit()
+        share = self.sharers if self.per == "group" else 1
         return Level(
             name=self.name,
             size=self.size,
-            bandwidth_bytes_per_s=rounded(line.bandwidth_bytes_per_s),
+            bandwidth_bytes_per_s=rounded(share * line.bandwidth_bytes_per_s),
             latency_s=rounded(line.latency_s),
+            per=self.per,
         )
+
+    @property
+    def per(self) -> Literal["device", "group"]:
+        """Whose the link is.
+
+        A shared link gives one process alone as much as all together, one of its own as much
+        as each: what was measured belongs to the nearer of the two.
+        """
+        if self.alone is None or _rate(self.alone) < sqrt(self.sharers) * _rate(self.all_to_all):
+            return "device"
+        return "group"
 
     @property
     def exchange_share(self) -> float:
@@ -87,7 +108,8 @@ class LinkTimes:
             "neighbour": self.neighbour.to_dict(),
             "exchange_share": self.exchange_share,
             "sync_share": self.sync_share,
-        }
+            "per": self.per,
+        } | ({} if self.alone is None else {"alone": self.alone.to_dict()})
 
 
 def _rate(times: Times) -> float:
@@ -96,7 +118,8 @@ def _rate(times: Times) -> float:
 
 def steps(job: Job) -> int:
     """How often `time_links` ticks."""
-    return len(job.levels) * len(_KINDS) * len(MESSAGE_BYTES)
+    shared = sum(_sharers(job, name) > 1 for name, _ in job.levels)
+    return (len(job.levels) * len(_KINDS) + shared) * len(MESSAGE_BYTES)
 
 
 def time_links(job: Job, tick: Tick) -> tuple[LinkTimes, ...]:
@@ -112,7 +135,16 @@ def _time_level(job: Job, name: str, size: int, tick: Tick) -> LinkTimes:
         group = dist.new_group(ranks, timeout=patience())
         if job.rank in ranks:
             mine = _Group(group, ranks, ranks.index(job.rank))
-    return LinkTimes(name, size, *(_time_kind(mine, kind, tick) for kind in _KINDS))
+    times = [_time_kind(mine, kind, tick) for kind in _KINDS]
+    sharers, alone = _sharers(job, name), None
+    if sharers > 1:
+        alone = _time_kind(replace(mine, active=0 in mine.ranks), _all_to_all, tick)
+    return LinkTimes(name, size, *times, sharers, alone)
+
+
+def _sharers(job: Job, level: str) -> int:
+    """Processes of a node, which may share its link to the others; a process shares none."""
+    return job.local_world if level == CLUSTER else 1
 
 
 @dataclass(frozen=True)
@@ -120,6 +152,7 @@ class _Group:
     handle: Any
     ranks: list[int]
     position: int
+    active: bool = True  # False: only waits for those that measure
 
     @property
     def size(self) -> int:
@@ -153,7 +186,7 @@ def _samples(group: _Group, send: _Send, repeats: int) -> list[float]:
     import torch.distributed as dist
 
     samples = torch.zeros(repeats, dtype=torch.float64)
-    for index in range(repeats):
+    for index in range(repeats if group.active else 0):
         dist.barrier(group=group.handle)
         start = perf_counter()
         send()

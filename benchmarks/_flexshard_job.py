@@ -1,0 +1,165 @@
+"""What the ranks of `flexshard.py` do: hold all contenders, and train a step of one when told to.
+
+Communication is timed by one wrapper for everyone: a barrier, then the collective, waited for
+at once. So nobody's time contains waiting for slower ranks, and nobody overlaps anything.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from typing import Any
+
+import numpy as np
+from _flexshard_data import DIM, FEATURE, TABLE, Batch, Data
+
+import rowtier
+
+LR = 0.01
+TORCHREC = "torchrec row_wise"
+_COLLECTIVES = (
+    "all_to_all_single", "all_to_all", "all_reduce", "all_gather", "all_gather_into_tensor",
+    "reduce_scatter", "reduce_scatter_tensor", "broadcast",
+)  # fmt: skip
+_STATE: dict[str, Any] = {"contenders": {}, "data": None, "batch": (-1, None)}
+
+
+class Clock:
+    """Seconds inside collectives while it runs."""
+
+    def __init__(self) -> None:
+        self.on, self.seconds, self.calls = False, 0.0, 0
+
+    def watch(self) -> None:
+        """Put every collective of torch.distributed under this clock, once."""
+        import torch.distributed as dist
+
+        for name in _COLLECTIVES:
+            setattr(dist, name, self._watched(getattr(dist, name)))
+
+    def _watched(self, collective: Any) -> Any:
+        import torch.distributed as dist
+
+        def call(*args: Any, **options: Any) -> Any:
+            if not self.on:
+                return collective(*args, **options)
+            later = options.pop("async_op", False)
+            dist.barrier()
+            began = time.perf_counter()
+            collective(*args, **options)
+            self.seconds += time.perf_counter() - began
+            self.calls += 1
+            return _Done() if later else None
+
+        return call
+
+
+class _Done:
+    """The handle of a collective that is over."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+class Ours:
+    """A plan, trained."""
+
+    def __init__(self, plan: rowtier.Plan):
+        from rowtier.torch import SGD, ShardedEmbeddings
+
+        self.module = ShardedEmbeddings(plan, SGD(lr=LR))
+
+    def prepare(self, batch: Batch) -> Any:
+        import torch
+
+        ids, lengths = (torch.from_numpy(part) for part in batch)
+        return {FEATURE: (ids, lengths)}
+
+    def step(self, batch: Any, grad: Any) -> None:
+        self.module(batch)[FEATURE].values.backward(grad)
+        self.module.optimizer.step()
+
+
+class TorchRec:
+    """TorchRec's EmbeddingCollection, row-wise: equal blocks of rows, every id's row travels."""
+
+    def __init__(self, rows: int, world: int, local_world: int):
+        import torch
+        import torch.distributed as dist
+        from fbgemm_gpu.split_embedding_configs import EmbOptimType
+        from torchrec import EmbeddingCollection
+        from torchrec.distributed import DistributedModelParallel
+        from torchrec.distributed.embedding import EmbeddingCollectionSharder
+        from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
+        from torchrec.distributed.types import ShardingEnv, ShardingPlan
+        from torchrec.modules.embedding_configs import EmbeddingConfig
+
+        table = EmbeddingConfig(
+            name=TABLE, num_embeddings=rows, embedding_dim=DIM, feature_names=[FEATURE]
+        )
+        module = EmbeddingCollection(tables=[table], device=torch.device("meta"))
+        sharder = EmbeddingCollectionSharder(
+            fused_params={"learning_rate": LR, "optimizer": EmbOptimType.EXACT_SGD}
+        )
+        plan = construct_module_sharding_plan(
+            module, {TABLE: row_wise(compute_kernel="fused")}, sharder=sharder,
+            local_size=local_world, world_size=world, device_type="cpu",
+        )  # fmt: skip
+        self.model = DistributedModelParallel(
+            module,
+            env=ShardingEnv.from_process_group(dist.group.WORLD),
+            plan=ShardingPlan({"": plan}),
+            sharders=[sharder],
+            device=torch.device("cpu"),
+        )
+
+    def prepare(self, batch: Batch) -> Any:
+        import torch
+        from torchrec import KeyedJaggedTensor
+
+        ids, lengths = batch
+        return KeyedJaggedTensor(
+            keys=[FEATURE],
+            values=torch.from_numpy(ids),
+            lengths=torch.from_numpy(lengths.astype(np.int32)),
+        )
+
+    def step(self, batch: Any, grad: Any) -> None:
+        self.model(batch)[FEATURE].values().backward(grad)
+
+
+def build(
+    _rank: int, world: int, data: Data, plans: dict[str, rowtier.Plan], local_world: int
+) -> None:
+    """Make all contenders; what was there before is dropped."""
+    if "clock" not in _STATE:
+        _STATE["clock"] = Clock()
+        _STATE["clock"].watch()
+    _STATE["contenders"].clear()
+    gc.collect()
+    rows = next(iter(plans.values())).profile.stats[0].table.num_embeddings
+    contenders: dict[str, Any] = {TORCHREC: TorchRec(rows, world, local_world)}
+    contenders |= {name: Ours(plan) for name, plan in plans.items()}
+    _STATE.update(contenders=contenders, data=data, batch=(-1, None))
+
+
+def step(rank: int, world: int, name: str, number: int, timed: bool) -> tuple[float, float, int]:
+    """Train one step; seconds in all, in collectives if they are timed, and how many there were."""
+    import torch
+    import torch.distributed as dist
+
+    if _STATE["batch"][0] != number:
+        _STATE["batch"] = number, _STATE["data"].batch(rank, world, number)
+    contender, clock = _STATE["contenders"][name], _STATE["clock"]
+    ids, _ = batch = _STATE["batch"][1]
+    prepared, grad = contender.prepare(batch), torch.full((len(ids), DIM), 1e-3)
+    dist.barrier()
+    clock.seconds, clock.calls, clock.on = 0.0, 0, timed
+    began = time.perf_counter()
+    contender.step(prepared, grad)
+    clock.on = False
+    dist.barrier()
+    return time.perf_counter() - began, clock.seconds, clock.calls

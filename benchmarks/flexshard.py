@@ -1,0 +1,330 @@
+"""FlexShard's table on real processes: bytes and time between nodes of a sequence table.
+
+One table of a million rows (64 columns, fp32, SGD), sequences of 50 ids, 4096 of them per rank
+and step, in `cluster/`: 2 nodes of 2 ranks and 4 nodes of 1, links of 1 Gbit/s (one setting has
+100 Mbit/s). Ids are drawn by Zipf laws, or are real sessions in time order: the first 60 % are
+profiled, training goes on from there.
+
+All contenders train on the same batches, in the same processes, in turns:
+
+    torchrec row_wise   EmbeddingCollection, every id's row travels
+    row-wise plain      rowtier doing the same
+    row-wise coalesced  rowtier, each rank asks for a row once a step
+    flexshard           the paper's three bands
+    joint               rowtier's own
+
+Memory is equal: no device may use more than plain row-wise does at its peak, exchange buffers
+included (`memory_ratio`). 16-bit rows are a line of their own, and in no figure.
+
+Measured per step:
+
+    measured_bytes   what left all nodes, counted outside the ranks: headers and all
+    replay_bytes     what `rowtier.replay` says leaves the nodes on the same batches
+    comm_ms          time in collectives, each after a barrier; slowest rank, median over steps
+    predicted_ms     what `rowtier.predict` says of it, on the cluster as `rowtier calibrate`
+                     found it here
+    bound_bytes      the least rows and gradients that a static placement moves between nodes on
+                     these batches: every row that a node touches comes once and its gradient
+                     goes once, unless it lives there: Σ 2·s·rows·(nodes − 1)/nodes. No ids.
+    row_bytes        the part of replay_bytes that the bound is about: rows, gradients and sync
+
+Figures: `bytes_error_max_*` is |measured/replay − 1| of rowtier's own four, for exchanges of at
+least 1 MiB per node and step, and for smaller ones; `time_error_*` is |predicted/measured − 1| of
+theirs; `static_bound_excess_max` is joint's row_bytes/bound_bytes − 1. Reductions and ratios
+name what joint is compared with: TorchRec's row-wise, or rowtier's coalesced.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _flexshard_data import DATA, Data, Sessions, Zipf, distinct_by_node, step_batches
+from _flexshard_job import TORCHREC, build, step
+from _form import Measured, run
+from cluster import Shaped, why_not
+
+import rowtier
+from rowtier import Band, Cluster, Device, Level, Plan, Profile, Tier
+from rowtier.cost.options import CostOptions
+from rowtier.cost.step import StepCost, step_cost
+
+GOALS: dict[str, Any] = {
+    "bytes_error_max_large": ("<=", 0.03),
+    "bytes_error_max_small": ("<=", 0.06),
+    "time_error_median": ("<=", 0.15),
+    "time_error_max": ("<=", 0.30),
+    "flexshard_bytes_reduction": (">=", 0.85),
+    "flexshard_time_ratio": (">=", 6.0),
+    "static_bound_excess_max": ("<=", 0.05),
+}
+OURS = ("row-wise plain", "row-wise coalesced", "flexshard", "joint")
+HALF = "joint fp16"
+ZIPFS = (0.8, 1.0, 1.2)
+REAL = ("diginetica", "nowplaying")
+NARROW = CostOptions(ids="narrow")  # as the runtime sends them
+LARGE_BYTES = 2**20
+PLENTY_BYTES = 8 * 2**30
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How often a setting is measured: first for nothing, then for bytes, then for time."""
+
+    warm: int = 1
+    counted: int = 3
+    timed: int = 5
+
+    @property
+    def total(self) -> int:
+        return self.warm + self.counted + self.timed
+
+
+def nominal(nodes: int, ranks: int, rate_bits_per_s: float) -> Cluster:
+    """Round figures for links of this rate: plans that do not depend on today's weather."""
+    inside = Level(name="node", size=ranks, bandwidth_bytes_per_s=1e9, latency_s=3e-4)
+    between = Level(
+        name="cluster", size=nodes, bandwidth_bytes_per_s=0.8 * rate_bits_per_s / 8,
+        latency_s=5e-4, per="group" if ranks > 1 else "device",
+    )  # fmt: skip
+    ram = Tier(
+        name="ram", capacity_bytes=PLENTY_BYTES, bandwidth_bytes_per_s=2e9, granularity_bytes=64
+    )
+    levels = (inside, between) if ranks > 1 else (between,)
+    return Cluster(name=f"{nodes}x{ranks}", levels=levels, device=Device(tiers=(ram,)))
+
+
+def calibrated(shaped: Shaped) -> Cluster:
+    """The same cluster as `rowtier calibrate` finds it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "cluster.yaml"
+        name = f"{shaped.nodes}x{shaped.ranks_per_node[0]}"
+        done = shaped.launch(
+            [sys.executable, "-m", "rowtier", "calibrate", "-o", str(path), "--name", name]
+        )
+        if done.code:
+            raise RuntimeError(f"calibrate: {done.stderr[done.first_failed or 0]}")
+        return with_capacity(Cluster.load(path), PLENTY_BYTES)
+
+
+def with_capacity(cluster: Cluster, capacity_bytes: int) -> Cluster:
+    """The same cluster with so much memory per device."""
+    tier = cluster.device.tiers[0].model_copy(update={"capacity_bytes": capacity_bytes})
+    device = cluster.device.model_copy(update={"tiers": (tier,)})
+    return cluster.model_copy(update={"device": device})
+
+
+def plans_of(profile: Profile, cluster: Cluster) -> dict[str, Plan]:
+    """rowtier's contenders."""
+    plain = rowtier.make_plan(profile, cluster, "row-wise")
+    table, tier = profile.stats[0].table, cluster.device.tiers[0].name
+    band = Band(start=0, stop=table.num_embeddings, scope=cluster.top, tier=tier, coalesced=True)
+    coalesced = Plan.build("row-wise coalesced", profile, cluster, {table.name: (band,)})
+    flexshard = rowtier.make_plan(profile, cluster, "flexshard")
+    return dict(zip(OURS, (plain, coalesced, flexshard, joint(profile, plain)), strict=True))
+
+
+def joint(profile: Profile, plain: Plan) -> Plan:
+    """joint in the memory that plain row-wise uses at its peak, buffers of both counted."""
+    budget_bytes = capacity_bytes = peak_bytes(plain)
+    least_bytes = int(cost_of(plain).memory.rows[:, 0].max())
+    while True:
+        cluster = with_capacity(plain.cluster, capacity_bytes)
+        plan = rowtier.make_plan(profile, cluster, "joint")
+        excess = peak_bytes(plan) - budget_bytes
+        if excess <= 0 or capacity_bytes == least_bytes:
+            return plan
+        capacity_bytes = max(least_bytes, capacity_bytes - max(excess, budget_bytes // 50))
+
+
+def cost_of(plan: Plan) -> StepCost:
+    return step_cost(plan.bands, plan.profile, plan.cluster, plan.order, NARROW)
+
+
+def peak_bytes(plan: Plan) -> int:
+    """Rows and exchange buffers of the fullest device."""
+    memory = cost_of(plan).memory
+    return int((memory.rows + memory.buffers)[:, 0].max())
+
+
+def replayed(plan: Plan, data: Data, world: int, steps: list[int]) -> tuple[float, float]:
+    """Bytes between nodes in a step: all of them, and those of rows, gradients and sync."""
+    found = rowtier.replay(plan, step_batches(data, world, steps), options=NARROW)
+    moved = {
+        figure.label.name: figure.replayed
+        for figure in found.figures
+        if figure.label[:2] == ("level", plan.cluster.top)  # flows that a plan has not are left out
+    }
+    rows = sum(moved.get(flow, 0.0) for flow in ("forward", "backward", "sync"))
+    return rows + sum(moved.get(flow, 0.0) for flow in ("ids", "sync_ids")), rows
+
+
+def contest(shaped: Shaped, data: Data, plans: dict[str, Plan], steps: Steps) -> dict[str, Row]:
+    """Measured bytes and times of everyone, in turns, step by step."""
+    shaped.call(build, data, plans, shaped.ranks_per_node[0])
+    names = (TORCHREC, *plans)
+    sent: dict[str, list[int]] = {name: [] for name in names}
+    step_s: dict[str, list[float]] = {name: [] for name in names}
+    comm_s: dict[str, list[float]] = {name: [] for name in names}
+    for number in range(steps.total):
+        timed = number >= steps.warm + steps.counted
+        for name in names:
+            before = sum(shaped.sent_bytes())
+            seconds, inside, calls = zip(*shaped.call(step, name, number, timed), strict=True)
+            after = sum(shaped.sent_bytes())
+            if timed:
+                assert min(calls) > 0, f"no collective of {name} was timed"
+                comm_s[name].append(max(inside))
+            elif number >= steps.warm:
+                sent[name].append(after - before)
+                step_s[name].append(max(seconds))
+    return {
+        name: {
+            "measured_bytes": statistics.mean(sent[name]),
+            "step_ms": 1e3 * statistics.median(step_s[name]),
+            "comm_ms": 1e3 * statistics.median(comm_s[name]),
+        }
+        for name in names
+    }
+
+
+def setting(
+    shaped: Shaped, cluster: Cluster, data: Data, steps: Steps, half: bool, foreseen: bool
+) -> Iterator[Row]:
+    """The rows of one kind of data on one cluster; `foreseen` if the cluster was calibrated."""
+    nodes, ranks, world = shaped.nodes, shaped.ranks_per_node[0], shaped.world
+    short = min(0, data.most_steps(world) - steps.total)
+    steps = Steps(steps.warm, steps.counted, steps.timed + short)
+    plans = plans_of(data.profile(world), cluster)
+    if half:
+        profile = data.profile(world, "fp16")
+        plans[HALF] = joint(profile, rowtier.make_plan(profile, cluster, "row-wise"))
+    found = contest(shaped, data, plans, steps)
+    counted = list(range(steps.warm, steps.warm + steps.counted))
+    touched = [sum(distinct_by_node(data, nodes, ranks, number)) for number in counted]
+    table = plans["joint"].profile.stats[0].table
+    bound = 2 * table.row_bytes * statistics.mean(touched) * (nodes - 1) / nodes
+    rate = shaped.rate_bits_per_s
+    assert rate is not None
+    for name, measured in found.items():
+        row = {
+            "cluster": f"{nodes}x{ranks}", "mbit_per_s": rate / 1e6, "data": data.name,
+            "contender": name, "measured_bytes": round(measured["measured_bytes"]),
+            "replay_bytes": None, "row_bytes": None,
+            "bound_bytes": round(bound * (0.5 if name == HALF else 1)),
+            "step_ms": round(measured["step_ms"], 2), "comm_ms": round(measured["comm_ms"], 2),
+            "predicted_ms": None, "memory_ratio": None,
+        }  # fmt: skip
+        if name in plans:
+            row |= _foretold(plans, name, data, world, counted, foreseen)
+        yield row
+
+
+def _foretold(
+    plans: dict[str, Plan], name: str, data: Data, world: int, counted: list[int], foreseen: bool
+) -> Row:
+    """What replay and the cost model say of one of rowtier's contenders."""
+    moved, rows = replayed(plans[name], data, world, counted)
+    links_s = rowtier.predict(plans[name], NARROW).cost.time.links_s
+    return {
+        "replay_bytes": round(moved),
+        "row_bytes": round(rows),
+        "predicted_ms": round(1e3 * links_s, 2) if foreseen else None,
+        "memory_ratio": round(peak_bytes(plans[name]) / peak_bytes(plans[OURS[0]]), 4),
+    }
+
+
+def real_data(batch_size: int) -> Iterator[Data]:
+    """The real sessions that are there."""
+    for name in REAL:
+        if (DATA / f"{name}.parquet").exists():
+            yield Sessions.load(name, batch_size)
+        else:
+            print(f"no {name}: {DATA} does not have it; set ROWTIER_DATA", file=sys.stderr)
+
+
+def measure(quick: bool) -> Measured:
+    """All settings."""
+    if reason := why_not():
+        print(f"flexshard was not measured: {reason}", file=sys.stderr)
+        return Measured([], figures_of([]))
+    rows: list[Row] = []
+    if quick:
+        with Shaped(2, 2, 1e9) as shaped:
+            steps = Steps(warm=1, counted=2, timed=2)
+            data = Zipf(1.2, batch_size=1024)
+            rows += setting(shaped, nominal(2, 2, 1e9), data, steps, half=True, foreseen=False)
+        return Measured(rows, figures_of(rows))
+    for nodes, ranks, rate in ((2, 2, 1e9), (4, 1, 1e9), (2, 2, 1e8)):
+        with Shaped(nodes, ranks, rate) as shaped:
+            cluster = calibrated(shaped)
+            print(cluster.levels, file=sys.stderr)
+            slow = rate < 1e9
+            every: list[Data] = [
+                Zipf(a, 512 if slow else 4096) for a in (ZIPFS[2:] if slow else ZIPFS)
+            ]
+            if not slow:
+                every += real_data(batch_size=1024)
+            for data in every:
+                half = data.name == "zipf 1.2" and ranks == 2 and not slow
+                rows += setting(shaped, cluster, data, Steps(), half, foreseen=True)
+                print(f"{nodes}x{ranks} {data.name} done", file=sys.stderr)
+    return Measured(rows, figures_of(rows))
+
+
+def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What follows from the rows."""
+    ours = [row for row in rows if row["contender"] in OURS]
+    bytes_errors: dict[bool, list[float]] = {True: [], False: []}
+    for row in ours:
+        nodes = int(row["cluster"].split("x")[0])
+        large = row["replay_bytes"] / nodes >= LARGE_BYTES
+        bytes_errors[large].append(abs(row["measured_bytes"] / row["replay_bytes"] - 1))
+    times = [abs(row["predicted_ms"] / row["comm_ms"] - 1) for row in ours if row["predicted_ms"]]
+    excess = [
+        row["row_bytes"] / row["bound_bytes"] - 1 for row in ours if row["contender"] == "joint"
+    ]
+    figures: dict[str, float | None] = {
+        "bytes_error_max_large": max(bytes_errors[True], default=None),
+        "bytes_error_max_small": max(bytes_errors[False], default=None),
+        "time_error_median": statistics.median(times) if times else None,
+        "time_error_max": max(times, default=None),
+        "flexshard_bytes_reduction": _against(rows, "zipf 1.2", TORCHREC, "measured_bytes", True),
+        "flexshard_time_ratio": _against(rows, "zipf 1.2", TORCHREC, "comm_ms", False),
+        "static_bound_excess_max": max(excess, default=None),
+    }
+    for data in (*(f"zipf {alpha}" for alpha in ZIPFS), *REAL):
+        name = data.replace("zipf ", "zipf")
+        for other, called in ((TORCHREC, "torchrec"), (OURS[1], "coalesced")):
+            figures[f"bytes_reduction_{name}_vs_{called}"] = _against(
+                rows, data, other, "measured_bytes", True
+            )
+            figures[f"time_ratio_{name}_vs_{called}"] = _against(
+                rows, data, other, "comm_ms", False
+            )
+    return figures
+
+
+def _against(
+    rows: Sequence[Mapping[str, Any]], data: str, other: str, what: str, saved: bool
+) -> float | None:
+    """joint against another contender, 2x2 at 1 Gbit/s: the share it saves, or the ratio."""
+    here = {
+        row["contender"]: row[what]
+        for row in rows
+        if (row["cluster"], row["mbit_per_s"], row["data"]) == ("2x2", 1000, data)
+    }
+    if other not in here:
+        return None
+    mine, theirs = float(here["joint"]), float(here[other])
+    return 1 - mine / theirs if saved else theirs / mine
+
+
+if __name__ == "__main__":
+    run("flexshard", measure, goals=GOALS)
