@@ -24,9 +24,7 @@ def workers_of(workers: int, capacity_bytes: int, nodes: bool = False) -> Cluste
     if nodes:
         inside = Level(name="node", size=workers, bandwidth_bytes_per_s=1e9)
         levels = (inside, slow.model_copy(update={"size": 1}))
-    near = Tier(
-        name="ram", capacity_bytes=capacity_bytes, bandwidth_bytes_per_s=FAST_BYTES_PER_S
-    )
+    near = Tier(name="ram", capacity_bytes=capacity_bytes, bandwidth_bytes_per_s=FAST_BYTES_PER_S)
     far = near.model_copy(update={"capacity_bytes": PLENTY_BYTES})
     return Cluster(
         name=f"{workers}-and-server",

@@ -1,16 +1,17 @@
 """sca.py, really trained: parameters on a server behind a link of 1 Gbit/s.
 
-The workers are rank 0 (and 1) of one node, the server is the last rank, alone on another. All
-contenders train the same samples from the same first weights, and take turns.
+The server is the last rank, alone on its node. The workers share another node, or are *apart*:
+each on a node of its own, so that copies of cached rows are kept equal over slow links too. All
+contenders train the same samples from the same first weights, and take turns. The dense part is
+one linear layer over all vectors.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _sca_plans import PLENTY_BYTES, home_plan, sca_plan, without_coalescing, workers_of
+from _sca_ranks import SEED, Batch, compare, set_up, train
 
 import rowtier
 from rowtier import Plan, Profile, Tables
 from rowtier.cost.options import CostOptions
 
 Row = dict[str, object]
-Batch = dict[str, Any]
 
 RATE_BITS_PER_S = 1e9
-CACHE, DIM, SEED = 0.1, 64, 3
-LR, DENSE_LR = 0.05, 0.1
+CACHE, DIM = 0.1, 64
 PLAIN, SCA = "plain", "sca"
 
 
@@ -53,21 +53,43 @@ FULL = Size(scale=0.02, profiled=1_000_000, batch=4096, rounds=12, steps=2)
 QUICK = Size(scale=0.004, profiled=200_000, batch=4096, rounds=3, steps=2)
 
 
-def trained(size: Size, workers: int) -> list[Row]:
-    """Samples per second and bytes over the link of every contender."""
+@dataclass(frozen=True)
+class Setting:
+    """Who trains, and where."""
+
+    workers: int
+    apart: bool = False
+
+    @property
+    def ranks_per_node(self) -> tuple[int, ...]:
+        """Workers first, as a plan numbers them; the server is the last."""
+        return (1,) * (self.workers + 1) if self.apart else (self.workers, 1)
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return "criteo, workers apart" if self.apart else "criteo"
+
+
+def trained(size: Size, settings: list[Setting]) -> Iterator[Row]:
+    """Samples per second and bytes over the links of every contender, setting by setting."""
     from cluster import Shaped
 
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
-        profile, batches = workload(size, workers, folder)
-        plans = contenders(profile, workers)
-        for name, plan in plans.items():
-            plan.save(folder / name)
+        most = max(setting.workers for setting in settings)
+        profile, batches = workload(size, most, folder)
         np.savez(folder / "ids.npz", **batches)
-        with Shaped(2, (workers, 1), RATE_BITS_PER_S) as cluster:
-            runs = train_all(cluster, folder, list(plans), size)
-    counted = {name: replayed_bytes(plan, batches, size) for name, plan in plans.items()}
-    return list(rows_of(runs, counted, size, workers))
+        for setting in settings:
+            plans = contenders(profile, setting)
+            for name, plan in plans.items():
+                plan.save(folder / name)
+            nodes = setting.ranks_per_node
+            with Shaped(len(nodes), nodes, RATE_BITS_PER_S) as cluster:
+                runs = train_all(cluster, folder, list(plans), size)
+            counted = {name: replayed_bytes(plan, batches, size) for name, plan in plans.items()}
+            lookups = sum(ids.shape[1] for ids in batches.values())
+            yield from rows_of(runs, counted, size, setting, lookups)
 
 
 def workload(size: Size, workers: int, folder: Path) -> tuple[Profile, Batch]:
@@ -92,9 +114,10 @@ def _matrix(column: Any) -> Any:
     return values.reshape(len(column), -1)
 
 
-def contenders(profile: Profile, workers: int) -> dict[str, Plan]:
+def contenders(profile: Profile, setting: Setting) -> dict[str, Plan]:
     """The plan of method `sca`, the same without its cache or without coalescing, and neither."""
-    cluster = workers_of(workers, PLENTY_BYTES, nodes=workers > 1)
+    together = setting.workers > 1 and not setting.apart
+    cluster = workers_of(setting.workers, PLENTY_BYTES, nodes=together)
     best = sca_plan(profile, cluster, CACHE)
     return {
         PLAIN: home_plan(profile, best.cluster, coalesced=False),
@@ -106,8 +129,9 @@ def contenders(profile: Profile, workers: int) -> dict[str, Plan]:
 
 def replayed_bytes(plan: Plan, batches: Batch, size: Size) -> float:
     """Bytes over the link in all steps after the first round, by replay of the same samples."""
-    first = size.steps * size.batch * plan.cluster.num_devices
-    measured = {name: ids[first:] for name, ids in batches.items()}
+    each = size.batch * plan.cluster.num_devices
+    trained_ids = slice(size.steps * each, size.all_steps * each)
+    measured = {name: ids[trained_ids] for name, ids in batches.items()}
     found = rowtier.replay(plan, [measured], options=CostOptions(ids="narrow"))
     per_step = sum(
         figure.replayed
@@ -156,19 +180,19 @@ def _largest(found: list[list[float]]) -> list[float]:
 
 
 def rows_of(
-    runs: dict[str, Run], counted: dict[str, float], size: Size, workers: int
+    runs: dict[str, Run], counted: dict[str, float], size: Size, setting: Setting, lookups: int
 ) -> list[Row]:
     """Two lines for each contender: how fast it is, and what crosses the link."""
     lines: list[Row] = []
     plain = runs[PLAIN]
-    samples = size.batch * workers
+    samples = size.batch * setting.workers
     for name, run in runs.items():
         step_s = statistics.median(run.seconds)
         common: Row = {
-            "data": "criteo",
+            "data": setting.name,
             "method": name,
-            "lookups": samples,
-            "workers": workers,
+            "lookups": samples * lookups,
+            "workers": setting.workers,
             "cache": CACHE if name in ("cache", SCA) else 0.0,
         }
         speed: Row = {
@@ -191,19 +215,19 @@ def rows_of(
             "counted": float(run.link_bytes),
         }
         lines += [{"part": "trained", **common, **speed}, {"part": "link", **common, **moved}]
-    lines.append(_same(runs, workers))
+    lines.append(_same(runs, setting))
     return lines
 
 
-def _same(runs: dict[str, Run], workers: int) -> Row:
+def _same(runs: dict[str, Run], setting: Setting) -> Row:
     """One line: how far the contenders' losses and weights are apart."""
     losses = np.array([run.losses for run in runs.values()])
     return {
         "part": "exact",
-        "data": "criteo",
+        "data": setting.name,
         "method": "all",
         "lookups": None,
-        "workers": workers,
+        "workers": setting.workers,
         "cache": None,
         "unit": "weights",
         "expected": float(losses[0, -1]),
@@ -213,99 +237,6 @@ def _same(runs: dict[str, Run], workers: int) -> Row:
         "ratio": None,
         "counted": float(losses.shape[1]),
     }
-
-
-# What runs on the ranks, which keep this between calls.
-_HERE: dict[str, Any] = {}
-
-
-class Contender:
-    """A plan's tables and a dense part: one linear layer over all vectors, plain SGD."""
-
-    def __init__(self, plan: Plan, workers: int):
-        import torch
-        from rowtier.torch import RowwiseAdagrad, ShardedEmbeddings
-
-        self.tables = ShardedEmbeddings(
-            plan, RowwiseAdagrad(lr=LR), local_world_size=workers, seed=SEED
-        )
-        torch.manual_seed(SEED)
-        self.dense = torch.nn.Linear(len(plan.bands) * DIM, 1)
-        self.optimizer = torch.optim.SGD(self.dense.parameters(), lr=DENSE_LR)
-
-    def step(self, ids: Batch, labels: Any, readers: Any) -> float:
-        """One training step; the server has no samples, and no dense part to train."""
-        import torch
-
-        vectors = torch.cat(list(self.tables(ids).values()), dim=1)
-        if not len(labels):
-            vectors.sum().backward()
-            self.tables.optimizer.step()
-            return math.nan
-        logits = self.dense(vectors).squeeze(1)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(logits, labels)
-        self.optimizer.zero_grad()
-        loss.backward()
-        for parameter in self.dense.parameters() if readers is not None else ():
-            torch.distributed.all_reduce(parameter.grad, torch.distributed.ReduceOp.AVG, readers)
-        self.optimizer.step()
-        self.tables.optimizer.step()
-        return float(loss.detach())
-
-
-def set_up(rank: int, world: int, folder: Path, names: list[str], batch: int) -> None:
-    """Read the plans and the ids, and make the tables of every contender."""
-    import torch.distributed as dist
-
-    workers = world - 1
-    group = dist.new_group(list(range(workers))) if workers > 1 else None
-    with np.load(folder / "ids.npz") as kept:
-        ids = {name: kept[name] for name in kept.files}
-    _HERE.update(
-        ids=ids, batch=batch, rank=rank, workers=workers, readers=group if rank < workers else None
-    )
-    for name in names:
-        _HERE[name] = Contender(Plan.load(folder / name), workers)
-
-
-def _batch_at(step: int) -> tuple[Batch, Any]:
-    """This rank's samples of a step, with labels that follow from an id; a server has none."""
-    import torch
-
-    rank, batch, workers = _HERE["rank"], _HERE["batch"], _HERE["workers"]
-    first = (step * workers + rank) * batch
-    size = batch if rank < workers else 0
-    ids = {name: torch.from_numpy(all_[first : first + size]) for name, all_ in _HERE["ids"].items()}
-    labels = (next(iter(ids.values()))[:, 0] % 3 == 0).float()
-    return ids, labels
-
-
-def train(rank: int, world: int, name: str, first: int, steps: int) -> tuple[float, list[float]]:
-    """Seconds of some steps, until all ranks have updated, and the losses."""
-    import torch.distributed as dist
-
-    contender: Contender = _HERE[name]
-    batches = [_batch_at(first + index) for index in range(steps)]
-    dist.barrier()
-    start = time.perf_counter()
-    losses = [contender.step(ids, labels, _HERE["readers"]) for ids, labels in batches]
-    dist.barrier()
-    return time.perf_counter() - start, losses
-
-
-def compare(rank: int, world: int, names: list[str]) -> list[float]:
-    """How far any weight of this rank's part of the tables is from the first contender's."""
-    wanted: dict[str, Any] = {}
-    largest = []
-    for name in names:
-        off = 0.0
-        for key, value in _HERE[name].tables.state_dict().items():
-            weights = value.to_local()
-            first = wanted.setdefault(key, weights)
-            if weights.numel():
-                off = max(off, float((weights - first).abs().max()))
-        largest.append(off)
-    return largest
 
 
 def why_not_here() -> str | None:
@@ -320,11 +251,33 @@ def why_not_here() -> str | None:
 
 
 def trained_or_not(quick: bool) -> list[Row]:
-    """The lines of one worker and, if there is time, of two; none where links cannot be made."""
+    """The lines of all settings, the first of them alone if quick; none where no link can be."""
     reason = why_not_here()
     if reason is not None:
         print(f"nothing is trained: {reason}", file=sys.stderr)
         return []
-    size = QUICK if quick else FULL
-    lines = trained(size, 1)
-    return lines if quick else lines + trained(size, 2)
+    settings = [Setting(1), Setting(2), Setting(2, apart=True)]
+    return list(trained(QUICK, settings[:1]) if quick else trained(FULL, settings))
+
+
+def speed_ratio(
+    rows: list[Row], method: str, data: str = "criteo", workers: int = 1
+) -> float | None:
+    """Samples per second of a method over those of plain rows; None if nothing was trained."""
+    for line in rows:
+        if (line["part"], line["data"], line["method"], line["workers"]) == (
+            "trained", data, method, workers,
+        ):  # fmt: skip
+            ratio = line["ratio"]
+            return ratio if isinstance(ratio, float) else None
+    return None
+
+
+def largest(rows: list[Row], part: str) -> float | None:
+    """The largest error of a part."""
+    errors = [
+        abs(error)
+        for line in rows
+        if line["part"] == part and isinstance(error := line["error"], float)
+    ]
+    return max(errors, default=None)
