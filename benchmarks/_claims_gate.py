@@ -65,7 +65,7 @@ def counts_of(name: str, data: Data, folder: Path = HERE) -> dict[str, dict[str,
     found: dict[str, dict[str, float]] = {}
     for row in data["rows"]:
         named = [str(row[part]) for part in key or _key(row) if row.get(part) is not None]
-        counts = {part: row[part] for part in row if _is_count(part, row[part], fields)}
+        counts = {part: row[part] for part in row if _is_count(part, row, fields)}
         if counts:
             found[_free(", ".join(named), found)] = counts
     return found
@@ -112,8 +112,12 @@ def load_counts(path: Path) -> Counts:
 
 
 def save_counts(counts: Counts, path: Path) -> None:
-    """Write the accepted counts, one a line so that a change can be read."""
-    text = json.dumps({"lower_is_better": True, "counts": counts}, indent=1, sort_keys=True)
+    """Write the accepted counts, a setting a line so that a change can be read."""
+    parts = []
+    for name, settings in sorted(counts.items()):
+        lines = [f"  {json.dumps(key)}: {json.dumps(found)}" for key, found in settings.items()]
+        parts.append(f" {json.dumps(name)}: {{\n" + ",\n".join(lines) + "\n }")
+    text = '{"counts": {\n' + ",\n".join(parts) + "\n}}"
     beside = path.with_suffix(".json.new")
     beside.write_text(text + "\n")
     beside.replace(path)
@@ -138,11 +142,14 @@ def _kind(field: str, old: float | None, new: float | None) -> Kind | Literal[""
     return "worse" if new > old + room else "better" if new < old - room else ""
 
 
-def _is_count(field: str, value: Any, fields: Sequence[str] | None) -> bool:
+def _is_count(field: str, row: Mapping[str, Any], fields: Sequence[str] | None) -> bool:
+    value = row[field]
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return False
     if fields is not None:
         return field in fields
+    if field == "expected":  # a row that says in a field what it counts
+        return str(row.get("unit", "")).startswith(("rows/", "bytes/"))
     return field.endswith(ENDINGS) and not field.startswith("measured")  # on a wire, say
 
 

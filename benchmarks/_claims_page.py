@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from _claims import Judged, judge_all
+from _claims import judge_all
 from _claims_charts import caption, names
+from _claims_judge import Judged
 from _claims_own import OWN, reached
 from _claims_run import Data
 from _claims_tables import (

@@ -7,38 +7,35 @@ Rows that lack a field, or settings without both sides, are left out.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from _claims_run import Data
 
 Settings = dict[str, float]
 GREEDY = ("size", "lookup", "size-lookup")
+LEAST_IMBALANCE = 0.01
+COUNTED = 1e5
 NAMED = {"zipf": "Zipf {}", "seed": "seed {}", "batch": "batch {}", "ranks": "{} ranks",
          "mbit_per_s": "{} Mbit/s", "workers": "{} workers", "lookups": "{} lookups",
          "cache": "cache {}"}  # fmt: skip
 
 
 def paired(
-    data: Data,
-    by: Sequence[str],
-    field: str,
-    ours: Sequence[str],
-    baselines: Sequence[str],
-    *,
-    more_is_better: bool = False,
-    least: float = 0.0,
-) -> dict[str, tuple[float, float]]:
-    """By setting: our best figure and the best of the baselines."""
-    best: Callable[[list[float]], float] = max if more_is_better else min
-    sides: dict[str, tuple[list[float], list[float]]] = {}
+    data: Data, by: Sequence[str], field: str, ours: str, baselines: Sequence[str]
+) -> dict[str, tuple[float, list[float]]]:
+    """By setting: our figure and those of the baselines."""
+    mine: dict[str, float] = {}
+    theirs: dict[str, list[float]] = {}
     for row in data["rows"]:
-        value, contender = row.get(field), row.get("contender")
-        if not isinstance(value, (int, float)) or contender not in (*ours, *baselines):
+        value, name = row.get(field), setting_name(row, by)
+        if not isinstance(value, (int, float)) or row.get("part", "trained") != "trained":
             continue
-        side = sides.setdefault(setting_name(row, by), ([], []))
-        side[contender not in ours].append(max(float(value), least))
-    return {name: (best(a), best(b)) for name, (a, b) in sides.items() if a and b}
+        if row.get("contender") == ours:
+            mine[name] = float(value)
+        elif row.get("contender") in baselines:
+            theirs.setdefault(name, []).append(float(value))
+    return {name: (value, theirs[name]) for name, value in mine.items() if name in theirs}
 
 
 def setting_name(row: Mapping[str, Any], by: Sequence[str]) -> str:
@@ -69,30 +66,31 @@ def traffic_memory(data: Data) -> Settings:
 
 
 _TRAINED = ("zipf", "seed")
-_PLACED = ("joint", "recshard")
 
 
 def trained_throughput(data: Data) -> Settings:
-    """Samples per second over the best greedy placement's."""
-    pairs = paired(data, _TRAINED, "samples_per_s", _PLACED, GREEDY, more_is_better=True)
-    return {name: a / b for name, (a, b) in pairs.items() if b}
+    """Samples per second over the fastest greedy placement's."""
+    pairs = paired(data, _TRAINED, "samples_per_s", "joint", GREEDY)
+    return {name: ours / max(others) for name, (ours, others) in pairs.items()}
 
 
 def trained_slow(data: Data) -> Settings:
     """Slow accesses of the best greedy placement over ours; ours count as one at least."""
-    pairs = paired(data, _TRAINED, "slow_reads", _PLACED, GREEDY, least=1.0)
-    return {name: b / a for name, (a, b) in pairs.items()}
+    pairs = paired(data, _TRAINED, "slow_reads", "joint", GREEDY)
+    return {name: min(others) / max(ours, 1.0) for name, (ours, others) in pairs.items()}
 
 
 def trained_balance(data: Data) -> Settings:
-    """How much less uneven the devices are than under the most even greedy placement."""
-    pairs = paired(data, _TRAINED, "imbalance", _PLACED, GREEDY, least=1e-9)
-    return {name: b / a for name, (a, b) in pairs.items()}
-
-
-def trained_balance_median(data: Data) -> float | None:
-    """The median of that over settings."""
-    return median(trained_balance(data))
+    """How uneven ranks are under the fastest greedy placement, over ours; 1 % is even."""
+    uneven = paired(data, _TRAINED, "imbalance", "joint", GREEDY)
+    speed = paired(data, _TRAINED, "samples_per_s", "joint", GREEDY)
+    found = {}
+    for name, (ours, others) in uneven.items():
+        speeds = speed[name][1] if name in speed else []
+        if len(speeds) == len(others):
+            fastest = others[speeds.index(max(speeds))]
+            found[name] = max(fastest, LEAST_IMBALANCE) / max(ours, LEAST_IMBALANCE)
+    return found
 
 
 _SHAPED = ("cluster", "mbit_per_s", "data")
@@ -101,14 +99,14 @@ _TORCHREC = ("torchrec row_wise",)
 
 def flexshard_bytes(data: Data) -> Settings:
     """Share of the bytes between nodes of TorchRec's row-wise that joint saves."""
-    pairs = paired(data, _SHAPED, "measured_bytes", ("joint",), _TORCHREC)
-    return {name: 1 - a / b for name, (a, b) in pairs.items() if b}
+    pairs = paired(data, _SHAPED, "measured_bytes", "joint", _TORCHREC)
+    return {name: 1 - ours / min(others) for name, (ours, others) in pairs.items()}
 
 
 def flexshard_time(data: Data) -> Settings:
     """Communication time of TorchRec's row-wise over joint's."""
-    pairs = paired(data, _SHAPED, "comm_ms", ("joint",), _TORCHREC)
-    return {name: b / a for name, (a, b) in pairs.items() if a}
+    pairs = paired(data, _SHAPED, "comm_ms", "joint", _TORCHREC)
+    return {name: min(others) / ours for name, (ours, others) in pairs.items() if ours}
 
 
 def flexshard_memory(data: Data) -> Settings:
@@ -122,20 +120,21 @@ def flexshard_memory(data: Data) -> Settings:
 
 def sca_throughput(data: Data) -> Settings:
     """Samples per second over those without coalescing and caching."""
-    return _figures(data, "sca_throughput_ratio")
+    return {
+        setting_name(row, ("data", "workers")): float(row["ratio"])
+        for row in data["rows"]
+        if (row.get("part"), row.get("method")) == ("trained", "sca") and row.get("ratio")
+    }
 
 
 def sca_distinct(data: Data) -> Settings:
-    """Error of the expected distinct rows."""
-    return _figures(data, "distinct_error_max")
-
-
-def _figures(data: Data, name: str) -> Settings:
-    """Figures of parts, which are named after the whole: x_zipf_1.0 is x at "zipf 1.0"."""
+    """Error of the expected distinct rows, where enough were counted for chance to be small."""
     return {
-        key.removeprefix(name).strip("_").replace("_", " "): float(value)
-        for key, value in data["figures"].items()
-        if key.startswith(f"{name}_") and isinstance(value, (int, float))
+        setting_name(row, ("data", "lookups", "workers", "cache")): abs(row["error"])
+        for row in data["rows"]
+        if row.get("part") == "rows"
+        and row.get("error") is not None
+        and (row.get("counted") or 0) >= COUNTED
     }
 
 

@@ -57,12 +57,14 @@ def cell(field: str, value: Any) -> str:
 
 
 def amount(value: float | None, form: str) -> str:
-    """A figure in the form it has: a ratio, a share or seconds."""
+    """A figure in the form it has: a ratio, a share, seconds or plain."""
     if value is None:
         return "not measured"
     if form == "%":
         value = value if abs(value) >= 5e-7 else 0.0
         return f"{100 * value:.3g} %" if abs(value) < 0.995 else f"{100 * value:.4g} %"
+    if not form:
+        return f"{value:.2g}"
     if form == "s":
         return f"{value:.3g} s" if value >= 1 else f"{1e3 * value:.3g} ms"
     if value >= 10_000:  # a baseline's count over one or none of ours
