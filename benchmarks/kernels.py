@@ -95,7 +95,7 @@ def measure_lookup(alpha: float, rounds: int) -> dict[str, float]:
     import torch
 
     engine, count = engine_of("sgd", alpha), 20480
-    shard, random = engine.shards[0], np.random.default_rng(6)
+    shard, random = engine.run_shards[0], np.random.default_rng(6)
     ids = [zipf_ids(random, alpha, count, 0) for _ in range(8)]
     address = [engine.remapper({"f0": i.reshape(-1, POOLING)})["f0"].values for i in ids]
     slots = [a.astype(np.int64) for a in address]
@@ -122,7 +122,7 @@ def measure_update(optimizer: str, alpha: float, rounds: int) -> dict[str, float
     from rowtier.runtime.storage import Part
 
     engine, count = engine_of(optimizer, alpha), 40960
-    shard, random = engine.shards[0], np.random.default_rng(7)
+    shard, random = engine.run_shards[0], np.random.default_rng(7)
     none = np.empty(0, dtype=np.float32)
     lanes, parts = random.standard_normal((count, DIM), dtype=np.float32), []
     for _ in range(8):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from jobs import train
 from reference import Reference
 from strategies import bands, counted
 
-from rowtier import Cluster, Device, Level, Plan, Profile, Table, Tier
+from rowtier import Band, Cluster, Device, Level, Plan, Profile, Table, Tier
 
 WEIGHTS, OUTPUTS = 1e-5, 1e-6  # how far ordinary numbers of about 0.1 may be off
 SHAPES = [(1,), (2,), (3,), (4,), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 2, 2), (2, 2, 1)]
@@ -33,21 +34,20 @@ def cluster_of(shape: tuple[int, ...]) -> Cluster:
 
 @st.composite
 def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: Any) -> Plan:
-    """One or two small tables on one to four devices."""
+    """One to three small tables on one to four devices; often such that are run as one."""
     cluster, stats = cluster_of(draw(st.sampled_from(SHAPES))), []
-    for index in range(draw(st.sampled_from([1, 1, 2]))):
+    together = draw(st.booleans())
+    for index in range(draw(st.sampled_from([2, 3] if together else [1, 1, 2]))):
         features = tuple(f"t{index}_f{i}" for i in range(draw(st.sampled_from([1, 1, 2]))))
-        facts = {
-            "pooling": draw(st.sampled_from(["sum", "mean", "none"])),
-            "optimizer": draw(st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam"])),
-            "dtype": draw(st.sampled_from(dtypes)),
-        } | fixed
+        if index == 0 or not together:
+            facts = {
+                "pooling": draw(st.sampled_from(["sum", "mean", "none"])),
+                "optimizer": draw(st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam"])),
+                "dtype": draw(st.sampled_from(dtypes)),
+                "embedding_dim": draw(st.integers(1, 6)),
+            } | fixed
         table = Table(
-            name=f"t{index}",
-            num_embeddings=draw(st.integers(1, 40)),
-            embedding_dim=draw(st.integers(1, 6)),
-            features=features,
-            **facts,
+            name=f"t{index}", num_embeddings=draw(st.integers(1, 40)), features=features, **facts
         )
         heat = draw(
             st.lists(
@@ -56,8 +56,46 @@ def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: A
         )
         stats.append(counted(table, np.array(heat, dtype=np.int64)))
     profile = Profile(4, tuple(stats))
-    placed = {entry.table.name: draw(bands(entry.table, cluster)) for entry in stats}
+    kinds = draw(placements(cluster)) if together else []
+    placed = {entry.table.name: draw(placed_bands(entry.table, cluster, kinds)) for entry in stats}
     return Plan.build("drawn", profile, cluster, placed)
+
+
+@st.composite
+def placements(draw: st.DrawFn, cluster: Cluster) -> list[dict[str, Any]]:
+    """One to three ways to place bands of which there is one copy."""
+    size = cluster.num_devices
+    return [
+        {
+            "members": draw(
+                st.sampled_from(["all", tuple(draw(st.permutations(range(size)))[:some])])
+            ),
+            "tier": draw(st.sampled_from(["ram", "ssd"])),
+            "exchange": draw(st.sampled_from(["rows", "sums"])),
+            "coalesced": draw(st.booleans()),
+        }
+        for some in draw(st.lists(st.integers(1, size), min_size=1, max_size=3))
+    ]
+
+
+@st.composite
+def placed_bands(
+    draw: st.DrawFn, table: Table, cluster: Cluster, kinds: list[dict[str, Any]]
+) -> tuple[Band, ...]:
+    """Bands placed in some of the given ways, or now and then in any."""
+    if not kinds or draw(st.sampled_from([False, False, False, True])):
+        return draw(bands(table, cluster))
+    rows = table.num_embeddings
+    cuts = draw(st.sets(st.integers(1, max(1, rows - 1)), max_size=2))
+    edges = sorted({0, rows, *(cut for cut in cuts if cut < rows)})
+    found = []
+    for start, stop in pairwise(edges):
+        kind = dict(draw(st.sampled_from(kinds)))
+        if table.pooling == "none":
+            kind["exchange"] = "rows"
+        offset = draw(st.integers(0, 5))
+        found.append(Band(start=start, stop=stop, scope=cluster.top, offset=offset, **kind))
+    return tuple(draw(st.permutations(found)))
 
 
 class Case:

@@ -80,6 +80,15 @@ class TableMap:
         table = self.layers[layer]
         return address if table is None else table[address]
 
+    def in_first_layer(self, layer: int, address: Addresses) -> Addresses:
+        """Addresses of a layer as addresses of the first."""
+        table = self.layers[layer]
+        if table is None:
+            return address
+        back = np.empty(len(table), dtype=np.int64)
+        back[table] = np.arange(len(table))
+        return back[address]
+
 
 class Remapper:
     """Turns the ids of a batch into addresses; safe to pickle to worker processes.

@@ -43,7 +43,9 @@ class Counters:
     links: Ints = field(init=False)  # pieces × flows × sent, received × levels
 
     def __post_init__(self) -> None:
-        self._level = np.maximum(self.world.distance - 1, 0)
+        levels = np.arange(max(1, self.world.tree.levels))
+        # Ranks × levels: whether what goes to a rank passes a level; what stays here is none.
+        self._passes = ((self.world.distance - 1)[:, None] == levels).astype(np.int64)
         self.reset()
 
     def reset(self) -> None:
@@ -53,19 +55,22 @@ class Counters:
         self.rows = np.zeros((len(self.pieces), len(_ROWS)), dtype=np.int64)
         self.links = np.zeros((len(self.pieces), len(FLOWS), 2, levels), dtype=np.int64)
 
-    def add_rows(self, piece: int, *, lookups: int = 0, read: int = 0, updated: int = 0) -> None:
-        """Count rows of a piece."""
-        self.rows[piece] += (lookups, read, updated)
+    def add_rows(self, what: str, pieces: Ints, counts: Ints) -> None:
+        """Count rows of pieces: "lookups", "read" or "updated"."""
+        self.rows[pieces, _ROWS.index(what)] += counts
 
-    def add_bytes(self, flow: str, piece: int, sent: Ints, received: Ints) -> None:
-        """Count bytes by the rank they went to, and came from; what stays here is none."""
+    def add_bytes(self, flow: str, pieces: Ints, sent: Ints, received: Ints) -> None:
+        """Count bytes, pieces × ranks, by the rank they went to, and came from."""
         if not self.world.tree.levels:
             return
-        at = self.links[piece, FLOWS.index(flow)]
+        index = FLOWS.index(flow)
         for way, counts in ((SENT, sent), (RECEIVED, received)):
-            counts = counts.copy()
-            counts[self.world.rank] = 0
-            at[way] += np.bincount(self._level, counts, at.shape[1]).astype(np.int64)
+            self.links[pieces, index, way] += counts @ self._passes
+
+    def add_headers(self, each: int) -> None:
+        """Count bytes to and from every rank; they are of no piece, so they count for the first."""
+        counts = np.full((1, self.world.size), each, dtype=np.int64)
+        self.add_bytes("headers", np.zeros(1, dtype=np.int64), counts, counts)
 
     def gathered(self, wire: Wire) -> Totals:
         """The counts of all ranks; all of them must call this."""

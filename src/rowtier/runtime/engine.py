@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from rowtier.errors import MismatchError, UserError
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
-from rowtier.runtime.address import pieces_of
+from rowtier.runtime.address import Piece, pieces_of
+from rowtier.runtime.bundles import Lookups, bundles_of
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.exchange import Exchange, Trip
 from rowtier.runtime.memory import Ram, Tiers, memories
 from rowtier.runtime.optim import KINDS, Optimizer, Update, squares_of
 from rowtier.runtime.reduce import Reducer
-from rowtier.runtime.rows import Lookups
-from rowtier.runtime.storage import NO_WEIGHTS, Init, Shard, first_weights
+from rowtier.runtime.storage import Init, Shard, first_weights
 from rowtier.runtime.sync import Sums
 from rowtier.runtime.wire import Wire
 from rowtier.runtime.world import World
@@ -83,23 +83,28 @@ class Engine:
         every = [piece for layers in self.pieces.values() for layer in layers for piece in layer]
         self.counters = Counters(self.world, every)
         self.memories = memories(plan.cluster.tier_names, options.tiers)
+        # What is run, and the same rows once more as the plan's pieces see them.
+        self.bundles, windows = bundles_of(self.pieces, self.remapper.tables, self.remapper.reads)
+        run = [piece for bundle in self.bundles for piece in bundle.pieces]
+        self.run_shards = {piece.number: self._shard(piece) for piece in run}
         self.shards = {
-            piece.number: Shard(
-                piece, self.memories[piece.band.tier], optimizers[piece.table.optimizer].state_names
-            )
-            for piece in every
+            piece.number: self._shard(piece, self.run_shards[window.number], window.base)
+            for piece, window in ((piece, windows[piece.number]) for piece in every)
         }
+        self._spans = {n: spans for bundle in self.bundles for n, spans in bundle.spans.items()}
         narrow = options.ids == "narrow"
-        self.exchange = Exchange(self.wire, self.pieces, self.shards, self.counters, narrow)
-        self.reducer = Reducer(
-            self.wire, self.shards, self.pieces, self.remapper.tables, self.counters, narrow
-        )
+        self.exchange = Exchange(self.wire, self.bundles, self.run_shards, self.counters, narrow)
+        self.reducer = Reducer(self.wire, self.run_shards, self.bundles, self.counters, narrow)
         self.step_number = 0
         self._sums: dict[int, Sums] | None = None
         self._beside: ThreadPoolExecutor | None = None
         self._synced: Future[dict[int, Sums]] | None = None
         self._factor = 1.0
         self.initialise()
+
+    def _shard(self, piece: Piece, inside: Shard | None = None, base: int = 0) -> Shard:
+        names = self.optimizers[piece.table.optimizer].state_names
+        return Shard(piece, self.memories[piece.band.tier], names, inside, base)
 
     @property
     def tables(self) -> list[Table]:
@@ -115,11 +120,11 @@ class Engine:
 
         self.set_weights(self.options.init or default)
 
-    def set_weights(self, values: Init, table: str | None = None) -> None:
-        """Set weights to `values(table, rows)`, of one table or all."""
+    def set_weights(self, values: Init) -> None:
+        """Set the weights of all tables to `values(table, rows)`."""
         for shard in self.shards.values():
             here = shard.piece.table
-            if table not in (None, here.name) or not shard.piece.rows_here:
+            if not shard.piece.rows_here:
                 continue
             rows = self.rows_of(shard)
             first, last = shard.piece.columns
@@ -137,40 +142,26 @@ class Engine:
     def rows_of(self, shard: Shard) -> Ints:
         """The row in each slot of a shard."""
         entry, piece = self.remapper.tables[shard.piece.table.name], shard.piece
-        address, there = piece.addresses_here(), entry.layers[piece.layer]
-        rows = entry.rows()
-        if there is None:
-            return rows[address]
-        back = np.empty(len(there), dtype=np.int64)
-        back[there] = np.arange(len(there))
-        return rows[back[address]]
+        return entry.rows()[entry.in_first_layer(piece.layer, piece.addresses_here())]
 
     def lookups(self, batch: Addressed) -> list[Lookups]:
-        """What each table is asked for, its features one after the other."""
+        """What each bundle is asked for, its features one after the other."""
         found = []
-        for entry in self.remapper.tables.values():
-            table = entry.table
-            reads = [read for read in self.remapper.reads if read.table is table]
+        for bundle in self.bundles:
+            reads = [self.remapper.reads[i] for i in bundle.reads]
             parts = [batch[read.key] for read in reads]
             for read, part in zip(reads, parts, strict=True):
-                if table.pooling == "none" and part.weights is not None:
+                if read.table.pooling == "none" and part.weights is not None:
                     raise UserError(
-                        f"feature {read.feature!r} has weights, and table {table.name!r} is not "
-                        "pooled, so there is no sum to weigh: leave them away, or multiply the rows"
+                        f"feature {read.feature!r} has weights, and table {read.table.name!r} is "
+                        "not pooled, so there is no sum to weigh: leave them away, or multiply the "
+                        "rows"
                     )
-            if len(parts) == 1:
-                address, edges = parts[0].values, parts[0].edges
-                weights = NO_WEIGHTS if parts[0].weights is None else parts[0].weights
-            else:
-                address = np.concatenate([part.values for part in parts])
-                lengths = np.concatenate([part.lengths for part in parts])
-                edges = np.concatenate(([0], np.cumsum(lengths)))
-                weights = _all_weights(parts)
-            found.append(Lookups(table, entry, address, edges, weights))
+            found.append(bundle.lookups(parts))
         return found
 
     def forward(self, batch: Addressed | Asked) -> tuple[Trip, list[Floats]]:
-        """Per table the rows of its lookups, or the pooled rows of its bags."""
+        """Per bundle the rows of its lookups, or the pooled rows of its bags."""
         if isinstance(batch, Asked):
             trip = self.exchange.fetch(batch.trip.result())
         else:
@@ -182,7 +173,7 @@ class Engine:
                 continue
             pooled = self.exchange.pooled(trip, entry)
             if entry.table.pooling == "mean":
-                pooled /= _lengths(entry)
+                pooled /= entry.lengths
             outputs.append(pooled)
         return trip, outputs
 
@@ -203,7 +194,7 @@ class Engine:
             entry.shard.prefetch(entry.piece.slots(entry.hops[-1].got.data))
         for request in trip.requests:
             for piece in request.pieces:
-                self.shards[piece.number].prefetch(request.slots_of(piece))
+                self.run_shards[piece.number].prefetch(request.slots_of(piece))
 
     def overlap(self) -> None:
         """Have ids, and the gradients of copies, travel beside everything else from now on."""
@@ -221,7 +212,7 @@ class Engine:
                 "backward after the gradients of this step were clipped: call step() first"
             )
         scaled = {
-            entry.table.name: grad / _lengths(entry) if entry.table.pooling == "mean" else grad
+            entry.bundle: grad / entry.lengths if entry.table.pooling == "mean" else grad
             for entry, grad in zip(trip.lookups, grads, strict=True)
         }
         self.exchange.backward(trip, scaled)
@@ -247,14 +238,15 @@ class Engine:
 
     def step(self, rates: Mapping[str, float]) -> None:
         """Update every row that has gradients, once, at the learning rate of its optimizer."""
-        clipped = self._sums is not None
-        sums = self._sums or self.reducer.sums(self._copies(), every=False)
+        sums, clipped = self._sums, self._sums is not None
+        if sums is None:
+            sums = self.reducer.sums(self._copies(), every=False)
         scale = np.float32(self._scale * self._factor)
         if scale != 1:
             sums = {number: (slots, grads * scale) for number, (slots, grads) in sums.items()}
         squares = self.reducer.squares(sums)
         self.step_number += 1
-        for number, shard in self.shards.items():
+        for number, shard in self.run_shards.items():
             if number in sums:
                 self._update(shard, *sums[number], rates, squares.get(number))
             elif not clipped:
@@ -293,14 +285,15 @@ class Engine:
             some = None if squares is None else squares[part]
             update = Update(shard, slots[part], grads[part], rates[kind], self.step_number, some)
             self.optimizers[kind].update(update)
-        self.counters.add_rows(shard.piece.number, updated=len(slots))
+        spans = self._spans[shard.piece.number]
+        self.counters.add_rows("updated", spans.numbers, spans.split_slots(slots))
 
     def forget_gradients(self) -> None:
         """Drop gradients that were not applied."""
         if self._synced is not None:
             self._copies()
         self._sums, self._factor = None, 1.0
-        for shard in self.shards.values():
+        for shard in self.run_shards.values():
             shard.parts.clear()
 
 
@@ -323,21 +316,6 @@ def chosen_optimizers(
                 "in tables.yaml and plan again"
             )
     return {kind: by_kind.get(kind) or KINDS[kind]() for kind in wanted}
-
-
-def _lengths(entry: Lookups) -> Floats:
-    return np.maximum(np.diff(entry.edges), 1).astype(np.float32)[:, None]
-
-
-def _all_weights(parts: Sequence[Any]) -> Floats:
-    if all(part.weights is None for part in parts):
-        return NO_WEIGHTS
-    return np.concatenate(
-        [
-            np.ones(len(part.values), dtype=np.float32) if part.weights is None else part.weights
-            for part in parts
-        ]
-    )
 
 
 def _shared_remapper(plan: Plan, wire: Wire) -> Remapper:

@@ -6,7 +6,7 @@ for values of each type. Start reading at `Exchange.forward`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 
 from rowtier.runtime import kernels
 from rowtier.runtime.address import Piece
+from rowtier.runtime.bundles import Bundle, Lookups
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.parcels import Grouped, Layout, swap_counts, swap_entries
-from rowtier.runtime.rows import Lookups, RowsTrip
+from rowtier.runtime.rows import RowsTrip
 from rowtier.runtime.staged import StagedTrip, tell_bags
-from rowtier.runtime.storage import NO_WEIGHTS, Shard
+from rowtier.runtime.storage import Shard
 from rowtier.runtime.sums import Pooled, SumsRequest, SumsTrip
 from rowtier.runtime.wire import Wire
 
@@ -70,19 +71,18 @@ class Exchange:
     def __init__(
         self,
         wire: Wire,
-        pieces: dict[str, list[list[Piece]]],
+        bundles: Sequence[Bundle],
         shards: dict[int, Shard],
         counters: Counters,
         narrow: bool,
     ):
         self.wire = self.ids_wire = wire
-        self.pieces, self.shards, self.counters = pieces, shards, counters
+        self.shards, self.counters = shards, counters
         self.narrow = narrow
-        every = [piece for layers in pieces.values() for layer in layers for piece in layer]
-        self.hops = max(piece.hops for piece in every)
+        self.hops = max(piece.hops for bundle in bundles for piece in bundle.pieces)
         self.pooled_pieces = {
-            name: [p for p in (Pooled.of(layers, staged) for staged in (False, True)) if p]
-            for name, layers in pieces.items()
+            bundle: [p for p in (Pooled.of(bundle.layers, staged) for staged in (False, True)) if p]
+            for bundle in bundles
         }
         self._any_staged = any(p.staged for found in self.pooled_pieces.values() for p in found)
 
@@ -94,13 +94,11 @@ class Exchange:
         """Tell everyone what is needed of them. May run ahead: no row is read."""
         trip = Trip(lookups)
         for entry in lookups:
-            layers = self.pieces[entry.table.name]
-            for layer in layers:
-                for piece in layer:
-                    self._count_lookups(piece, entry)
-                    if not piece.pooled:
-                        trip.rows.append(RowsTrip(piece, self.shards[piece.number], entry))
-            for pooled in self.pooled_pieces[entry.table.name]:
+            self.counters.add_rows("lookups", entry.bundle.numbers, entry.counts)
+            for piece in entry.bundle.pieces:
+                if not piece.pooled:
+                    trip.rows.append(RowsTrip(piece, self.shards[piece.number], entry))
+            for pooled in self.pooled_pieces[entry.bundle]:
                 trip.requests.append(SumsRequest(pooled, self.shards, entry))
         for hop in range(1, self.hops + 1):
             self._ask(trip, hop)
@@ -114,27 +112,23 @@ class Exchange:
         self._run_staged(trip)
         return trip
 
-    def _count_lookups(self, piece: Piece, lookups: Lookups) -> None:
-        self.counters.add_rows(piece.number, lookups=lookups.count_in(piece))
-
     def _ask(self, trip: Trip, hop: int) -> None:
         rows = [entry for entry in trip.rows if entry.piece.hops >= hop]
         requests = trip.requests if hop == 1 else []
-        numbers = [entry.piece.number for entry in rows] + [entry.number for entry in requests]
         sent = [self._as_ids(entry.ask(hop), entry.piece) for entry in rows]
         sent += [request.ask(self._is_narrow(request.pieces[0])) for request in requests]
         if not sent:
             return
         counts = np.stack([grouped.counts for grouped in sent])
-        weighted = np.array([[len(r.lookups.weights) > 0] for r in requests], dtype=np.int64)
-        told = np.broadcast_to(weighted.reshape(-1, 1), (len(requests), self.wire.world.size))
+        weighted = [flag for request in requests for flag in request.lookups.weighted]
+        told = np.repeat(np.array(weighted, dtype=np.int64)[:, None], counts.shape[1], axis=1)
         got = swap_counts(self.ids_wire, np.concatenate([counts, told]))
-        self._count_headers(4 * len(got))
-        received = self._swap_ids(sent, got[: len(sent)], numbers)
+        self.counters.add_headers(4 * len(got))
+        received = self._swap_ids(sent, got[: len(sent)])
         for entry, grouped in zip(rows, received, strict=False):
             entry.deliver(hop, grouped)
-        flags = got[len(sent) :] > 0
-        self._deliver_sums(requests, received[len(rows) :], flags)
+            self._count_ids(*entry.counted(hop), grouped.itemsize)
+        self._deliver_sums(requests, received[len(rows) :], got[len(sent) :] > 0)
 
     def _is_narrow(self, piece: Piece) -> bool:
         return self.narrow and piece.table.num_embeddings <= 2**31
@@ -143,35 +137,39 @@ class Exchange:
         dtype = np.uint32 if self._is_narrow(piece) else np.uint64
         return Grouped(grouped.data.astype(dtype), grouped.counts)
 
-    def _swap_ids(self, sent: list[Grouped], got: Ints, numbers: list[int]) -> list[Grouped]:
+    def _count_ids(self, numbers: Ints, sent: Ints, got: Ints, each: int) -> None:
+        self.counters.add_bytes("ids", numbers, sent * each, got * each)
+
+    def _swap_ids(self, sent: list[Grouped], got: Ints) -> list[Grouped]:
         received: dict[int, Grouped] = {}
         for dtype in (np.uint32, np.uint64):
             lane = [i for i, grouped in enumerate(sent) if grouped.data.dtype == dtype]
             here = swap_entries(self.ids_wire, [sent[i] for i in lane], got[lane])
-            for i, grouped in zip(lane, here, strict=True):
-                size = grouped.data.itemsize
-                self.counters.add_bytes("ids", numbers[i], sent[i].counts * size, got[i] * size)
-                received[i] = grouped
+            received |= dict(zip(lane, here, strict=True))
         return [received[i] for i in range(len(sent))]
 
     def _deliver_sums(
         self, requests: list[SumsRequest], received: list[Grouped], flags: NDArray[np.bool_]
     ) -> None:
-        for request, grouped, weighted in zip(requests, received, flags, strict=True):
-            weights = NO_WEIGHTS
+        at = 0
+        for request, grouped in zip(requests, received, strict=True):
+            request.deliver(grouped)
+            self._count_ids(request.numbers, request.sent_by, request.got_by, grouped.itemsize)
+            weighted = flags[at : at + len(request.bundle.tables)]
+            at += len(weighted)
             if weighted.any():  # the same on all ranks, as each tells all others
-                weights = np.ones(len(grouped.data), dtype=np.float32)
-                came = np.where(weighted, grouped.counts, 0)
-                weights[np.repeat(weighted, grouped.counts)] = self._swap_weights(request, came)
-            request.deliver(grouped, weights)
-            for piece in request.pieces:
-                self.counters.add_rows(piece.number, read=request.reads(piece))
+                self._swap_weights(request, weighted)
+            self.counters.add_rows("read", *request.reads())
 
-    def _swap_weights(self, request: SumsRequest, came: Ints) -> Floats:
-        counts = request.sent.counts * (len(request.lookups.weights) > 0)
-        (got,) = swap_entries(self.ids_wire, [Grouped(request.sent.weights, counts)], came[None])
-        self.counters.add_bytes("ids", request.number, 4 * counts, 4 * came)
-        return got.data
+    def _swap_weights(self, request: SumsRequest, weighted: NDArray[np.bool_]) -> None:
+        """Bring the weights of tables × ranks to where the rows are; all others are 1."""
+        came = request.got_by * weighted
+        sent = request.sent_by * request.lookups.weighted[:, None]
+        (got,) = swap_entries(self.ids_wire, [request.sent_weights], came.sum(axis=0)[None])
+        self._count_ids(request.numbers, sent, came, 4)
+        weights = np.ones(len(request.owned.bag), dtype=np.float32)
+        weights[request.take_weights(weighted)] = got.data
+        request.owned.weights = weights
 
     def _split_sums(self, trip: Trip) -> None:
         for request in trip.requests:
@@ -204,18 +202,17 @@ class Exchange:
                 self._count_reads(entry)
 
     def _count_reads(self, entry: RowsTrip) -> None:
-        reads, piece = entry.reads, entry.piece
+        reads, piece, lookups = entry.reads, entry.piece, entry.lookups
         if piece.way.level == 0 and not piece.once:  # looked up one by one, if distinct or not
-            reads = entry.lookups.count_in(piece)
-        self.counters.add_rows(piece.number, read=reads)
+            reads = lookups.bundle.counts_of(piece, lookups.counts)
+        self.counters.add_rows("read", entry.spans.numbers, reads)
 
     def _count_values(self, flow: str, channels: Iterable[Channel], hop: int) -> None:
         for channel in channels:
-            number = channel.number if isinstance(channel, SumsTrip) else channel.piece.number
             size = channel.width * (4 if channel.dtype == "fp32" else 2)
-            asked, got = channel.asked_counts(hop) * size, channel.got_counts(hop) * size
+            numbers, asked, got = channel.counted(hop)
             sent, received = (got, asked) if flow == "forward" else (asked, got)
-            self.counters.add_bytes(flow, number, sent, received)
+            self.counters.add_bytes(flow, numbers, sent * size, received * size)
 
     def _run_staged(self, trip: Trip) -> None:
         if not self._any_staged:
@@ -235,16 +232,12 @@ class Exchange:
     def _count_staged(self, flow: str, entry: StagedTrip) -> None:
         size = entry.width * (4 if entry.dtype == "fp32" else 2)
         for stage in entry.stages:
-            sent, came = stage.sent_counts * size, stage.came_counts * size
+            sent, came = stage.sent_counts[None] * size, stage.came_counts[None] * size
             if flow == "backward":
                 sent, came = came, sent
-            self.counters.add_bytes(flow, entry.number, sent, came)
+            self.counters.add_bytes(flow, entry.numbers, sent, came)
 
-    def _count_headers(self, each: int) -> None:
-        counts = np.full(self.wire.world.size, each, dtype=np.int64)
-        self.counters.add_bytes("headers", 0, counts, counts)
-
-    def backward(self, trip: Trip, grads: dict[str, Floats]) -> None:
+    def backward(self, trip: Trip, grads: dict[Bundle, Floats]) -> None:
         """Bring gradients to the rows: per bag, or per lookup of tables that are not pooled."""
         grad_lanes = {
             hop: {lane.kind: lane.layout.zeros() for lane in lanes}
@@ -252,7 +245,7 @@ class Exchange:
         }
         first = grad_lanes[1]
         for entry in trip.lookups:
-            grad = grads[entry.table.name]
+            grad = grads[entry.bundle]
             for column, at, lane in trip.spots(entry):
                 if entry.table.pooling == "none":
                     kernels.collect_rows(first[lane.kind], at, grad, column)
@@ -260,11 +253,11 @@ class Exchange:
                     weights = entry.weights
                     kernels.pool_back(first[lane.kind], at, entry.edges, weights, grad, column)
         for sums in trip.sums:
-            lane_rows, grad = first[sums.dtype, sums.width], grads[sums.request.lookups.table.name]
+            lane_rows, grad = first[sums.dtype, sums.width], grads[sums.request.bundle]
             kernels.take_bags(lane_rows, sums.at, sums.bags, grad, sums.view.first)
         self._give_back(trip, grad_lanes)
         for staged in trip.staged:
-            staged.back(grads[staged.request.lookups.table.name])
+            staged.back(grads[staged.request.bundle])
             self._count_staged("backward", staged)
 
     def _give_back(self, trip: Trip, grad_lanes: dict[int, dict[tuple[str, int], Floats]]) -> None:

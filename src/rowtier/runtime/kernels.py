@@ -265,36 +265,118 @@ def count_inside(address: NDArray[Any], start: int, stop: int) -> int:
 
 
 @compiled
-def ask_bags(
-    address: NDArray[Any], edges: Ints, band: tuple[int, int, int, int], owners: Ints, ranks: int
-) -> tuple[Ints, Ints, Ints, NDArray[np.bool_]]:
-    """Lookups of one band for every rank, bag by bag: how many, which, their bags, and which
-    are the first of a bag. `band` is start, stop, offset and the rows of a block (0: spread).
+def move_addresses(
+    address: NDArray[Any], stops: Ints, added: Ints, bands: Ints, to: NDArray[Any], counts: Ints
+) -> None:
+    """Add to each address what its band wants, and count the addresses of every band."""
+    for i in range(len(address)):
+        entry, band = np.int64(address[i]), 0
+        while entry >= stops[band]:
+            band += 1
+        to[i] = entry + added[band]
+        counts[bands[band]] += 1
+
+
+@compiled
+def count_spans(entries: NDArray[Any], counts: Ints, starts: Ints) -> Ints:
+    """Spans × ranks: how many entries of each rank lie between the starts of two spans.
+
+    Entries stand rank by rank, and for each about in the order of spans.
     """
-    start, stop, offset, block = band
-    members = len(owners)
+    found = np.zeros((len(starts) - 1, len(counts)), dtype=np.int64)
+    i = 0
+    for rank in range(len(counts)):
+        span = 0
+        for _ in range(counts[rank]):
+            entry = np.int64(entries[i])
+            while entry >= starts[span + 1]:
+                span += 1
+            while entry < starts[span]:
+                span -= 1
+            found[span, rank] += 1
+            i += 1
+    return found
+
+
+@compiled
+def count_owned(
+    address: Ints, new: NDArray[np.bool_], counts: Ints, starts: Ints, tables: Ints, bags: Ints
+) -> Ints:
+    """Bands × ranks: how many entries are of each; in `bags`, tables × ranks, where bags begin."""
+    found = np.zeros((len(starts), len(counts)), dtype=np.int64)
+    i = 0
+    for rank in range(len(counts)):
+        for _ in range(counts[rank]):
+            band = np.searchsorted(starts, address[i], side="right") - 1
+            found[band, rank] += 1
+            if new[i]:
+                bags[tables[band], rank] += 1
+            i += 1
+    return found
+
+
+@compiled
+def ask_bags(
+    address: NDArray[Any], edges: Ints, bands: Ints, owners: Ints, ranks: int
+) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], Ints]:
+    """Lookups of some bands for every rank, bag by bag.
+
+    How many, which, their bags, which are the first of a bag, and of which band they are. Bands
+    are lines of start, stop, offset, rows of a block (0: spread) and members, by start.
+    """
+    starts, band = bands[:, 0].copy(), 0
     counts, last = np.zeros(ranks, dtype=np.int64), np.full(ranks, -1, dtype=np.int64)
-    for entry in address:
-        if start <= entry < stop:
-            place = entry - start
-            counts[owners[place // block if block else (place + offset) % members]] += 1
+    to, of = np.full(len(address), -1, dtype=np.int32), np.empty(len(address), dtype=np.int32)
+    for i in range(len(address)):
+        entry = np.int64(address[i])
+        if not bands[band, 0] <= entry < bands[band, 1]:  # mostly the band of the one before
+            found = np.searchsorted(starts, entry, side="right") - 1
+            if found < 0 or entry >= bands[found, 1]:
+                continue
+            band = int(found)
+        place, block, members = entry - bands[band, 0], bands[band, 3], bands[band, 4]
+        position = np.int64(0)
+        if block:
+            position = place // block
+        elif members > 1:
+            position = (place + bands[band, 2]) % members
+        to[i], of[i] = owners[band, position], band
+        counts[to[i]] += 1
     at = np.zeros(ranks, dtype=np.int64)
     for rank in range(1, ranks):
         at[rank] = at[rank - 1] + counts[rank - 1]
     total = counts.sum()
     lookups, bags = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
-    new = np.empty(total, dtype=np.bool_)
+    new, which = np.empty(total, dtype=np.bool_), np.empty(total, dtype=np.int64)
     for bag in range(len(edges) - 1):
         for i in range(edges[bag], edges[bag + 1]):
-            if start <= address[i] < stop:
-                place = address[i] - start
-                rank = owners[place // block if block else (place + offset) % members]
+            rank = to[i]
+            if rank >= 0:
                 lookups[at[rank]] = i
                 bags[at[rank]] = bag
                 new[at[rank]] = last[rank] != bag
+                which[at[rank]] = of[i]
                 last[rank] = bag
                 at[rank] += 1
-    return counts, lookups, bags, new
+    return counts, lookups, bags, new, which
+
+
+@compiled
+def own_bags(address: Ints, bands: Ints) -> tuple[Ints, Ints]:
+    """Band and slot of lookups that this rank holds; bands as in `ask_bags`."""
+    starts, band = bands[:, 0].copy(), 0
+    which, slots = np.empty(len(address), dtype=np.int64), np.empty(len(address), dtype=np.int64)
+    for i in range(len(address)):
+        entry = address[i]
+        if not bands[band, 0] <= entry < bands[band, 1]:
+            band = int(np.searchsorted(starts, entry, side="right")) - 1
+        place, block, members = entry - bands[band, 0], bands[band, 3], bands[band, 4]
+        which[i] = band
+        if block:
+            slots[i] = place % block
+        else:
+            slots[i] = place if members == 1 else place // members
+    return which, slots
 
 
 @compiled

@@ -305,7 +305,7 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
             )
         ctx.used = True
         module, trip = ctx.module, ctx.trip
-        joined = _joined(module, trip, grads)
+        joined = _joined(module, grads)
         engine = module.engine
         of_weights = _weight_grads(module, trip, joined, ctx.weighted) if ctx.weighted else []
         engine.backward(trip, joined)
@@ -316,28 +316,24 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
 def _split(
     module: ShardedEmbeddings, batch: Addressed, outputs: list[Floats]
 ) -> list[torch.Tensor]:
-    """Outputs of tables as outputs of what reads them."""
-    found = []
-    for table, output in zip(module.engine.tables, outputs, strict=True):
+    """Outputs of bundles as outputs of what reads them."""
+    found: dict[int, torch.Tensor] = {}
+    for bundle, output in zip(module.engine.bundles, outputs, strict=True):
         at = 0
-        for read in module.remapper.reads:
-            if read.table is table:
-                jagged = batch[read.key]
-                size = len(jagged.values) if table.pooling == "none" else jagged.samples
-                part = output if size == len(output) else output[at : at + size]
-                found.append(torch.from_numpy(part))
-                at += size
-    return found
+        for index in bundle.reads:
+            jagged = batch[module.remapper.reads[index].key]
+            size = len(jagged.values) if bundle.table.pooling == "none" else jagged.samples
+            part = output if size == len(output) else output[at : at + size]
+            found[index] = torch.from_numpy(part)
+            at += size
+    return [found[index] for index in range(len(found))]
 
 
-def _joined(
-    module: ShardedEmbeddings, trip: Trip, grads: Sequence[torch.Tensor | None]
-) -> list[Floats]:
-    """Gradients of what reads as gradients of tables."""
-    joined, given = [], iter(grads)
-    for lookups in trip.lookups:
-        reads = [read for read in module.remapper.reads if read.table is lookups.table]
-        parts = [next(given) for _ in reads]
+def _joined(module: ShardedEmbeddings, grads: Sequence[torch.Tensor | None]) -> list[Floats]:
+    """Gradients of what reads as gradients of bundles."""
+    joined = []
+    for bundle in module.engine.bundles:
+        parts = [grads[index] for index in bundle.reads]
         arrays = [part.detach().cpu().float().numpy() for part in parts if part is not None]
         assert len(arrays) == len(parts)  # autograd gives zeros where an output was not used
         joined.append(
@@ -357,7 +353,7 @@ def _weight_grads(
             grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
         for first, spots, lane in trip.spots(lookups):
             kernels.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
-        reads = [read for read in module.remapper.reads if read.table is lookups.table]
+        reads = [module.remapper.reads[index] for index in lookups.bundle.reads]
         bags = lookups.bags // len(reads)
         for index, read in enumerate(reads):
             size = int(lookups.edges[(index + 1) * bags]) - at

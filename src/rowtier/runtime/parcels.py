@@ -31,6 +31,11 @@ class Grouped:
         return cls(data[order], counts), order
 
     @property
+    def itemsize(self) -> int:
+        """Bytes of an entry."""
+        return self.data.itemsize
+
+    @property
     def edges(self) -> Ints:
         """Where each rank's entries begin, and where the last ones end."""
         return np.concatenate(([0], np.cumsum(self.counts)))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
-from rowtier.plan.remap import TableMap
 from rowtier.runtime.address import Piece
+from rowtier.runtime.bundles import Bundle
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.optim import squares_of
 from rowtier.runtime.parcels import Grouped, swap_counts, swap_entries
@@ -26,29 +28,28 @@ class Reducer:
         self,
         wire: Wire,
         shards: dict[int, Shard],
-        pieces: dict[str, list[list[Piece]]],
-        maps: dict[str, TableMap],
+        bundles: Sequence[Bundle],
         counters: Counters,
         narrow: bool,
     ):
         self.wire, self.shards, self.counters = wire, shards, counters
-        self.pieces, self.maps = pieces, maps
-        self.sync = Sync(wire, list(shards.values()), counters, narrow)
+        self.sync = Sync(wire, shards, bundles, counters, narrow)
         self._apart = [
-            name
-            for name, layers in pieces.items()
-            if len(layers) > 1 and layers[0][0].table.optimizer == "rowwise_adagrad"
+            bundle
+            for bundle in bundles
+            if len(bundle.layers) > 1 and bundle.table.optimizer == "rowwise_adagrad"
         ]
+        self._numbers_apart = {p.number for bundle in self._apart for p in bundle.pieces}
         if self._apart and wire.world.tree.racks:
             raise UserError(
-                f"table {self._apart[0]!r}: row-wise Adagrad on column ranges that servers hold "
-                "is not supported; use adagrad or sgd for the table, or keep its rows whole"
+                f"table {self._apart[0].table.name!r}: row-wise Adagrad on column ranges that "
+                "servers hold is not supported; use adagrad or sgd for the table, or keep its "
+                "rows whole"
             )
 
     def is_simple(self, number: int) -> bool:
         """Whether a piece's rows are updated from this rank's gradients alone."""
-        piece = self.shards[number].piece
-        return piece.copies == 1 and piece.table.name not in self._apart
+        return self.shards[number].piece.copies == 1 and number not in self._numbers_apart
 
     def sums(self, copies: dict[int, Sums], every: bool) -> dict[int, Sums]:
         """Per piece the rows that have gradients, and their sums; simple ones if asked for."""
@@ -64,40 +65,30 @@ class Reducer:
         for number, (_, grads) in sums.items():
             if self.shards[number].piece.table.optimizer == "rowwise_adagrad":
                 found[number] = squares_of(grads)
-        for name in self._apart:
-            self._add_others(name, sums, found)
+        for bundle in self._apart:
+            self._add_others(bundle, sums, found)
         for number, squares in found.items():
             found[number] = squares / np.float32(self.shards[number].piece.table.embedding_dim)
         return found
 
-    def _add_others(self, name: str, sums: dict[int, Sums], found: dict[int, Floats]) -> None:
+    def _add_others(self, bundle: Bundle, sums: dict[int, Sums], found: dict[int, Floats]) -> None:
         """Ask whoever has the other columns of a row for their part of the sum."""
-        layers = self.pieces[name]
-        every = [piece for layer in layers for piece in layer]
+        layers, every = bundle.layers, bundle.pieces
         own = {piece.number: found[piece.number] for piece in every}
         for piece in every:
             slots = sums[piece.number][0]
-            row = self._first_layer(name, piece, piece.addresses_here()[slots])
+            row = bundle.map.in_first_layer(piece.layer, piece.addresses_here()[slots])
             parts = np.zeros((len(layers), len(slots)), dtype=np.float32)
             parts[piece.layer] = own[piece.number]
             for other in every:
                 if other.layer != piece.layer:
-                    parts[other.layer] += self._fetch(name, piece, other, row, sums, own)
+                    parts[other.layer] += self._fetch(bundle, piece, other, row, sums, own)
             # Layer by layer, so that all columns of a row get the same sum.
             found[piece.number] = np.add.reduce(parts, axis=0)
 
-    def _first_layer(self, name: str, piece: Piece, address: Ints) -> Ints:
-        """Addresses of a layer as addresses of the first."""
-        table = self.maps[name].layers[piece.layer]
-        if table is None:
-            return address
-        back = np.empty(len(table), dtype=np.int64)
-        back[table] = np.arange(len(table))
-        return back[address]
-
     def _fetch(
         self,
-        name: str,
+        bundle: Bundle,
         piece: Piece,
         other: Piece,
         row: Ints,
@@ -106,7 +97,7 @@ class Reducer:
     ) -> Floats:
         """Squares of another piece's columns, for the rows that both have; 0 for others."""
         wire = self.wire
-        address = np.asarray(self.maps[name].in_layer(other.layer, row), dtype=np.int64)
+        address = np.asarray(bundle.map.in_layer(other.layer, row), dtype=np.int64)
         both = np.flatnonzero((address >= other.band.start) & (address < other.band.stop))
         asked, order = Grouped.by_rank(address[both], other.holders(address[both]), wire.world.size)
         got_counts = swap_counts(wire, asked.counts[None])
@@ -115,8 +106,9 @@ class Reducer:
         at = np.searchsorted(slots, other.slots(got.data))
         answers = Grouped(own[other.number][at], got.counts)
         (came,) = swap_entries(wire, [answers], asked.counts[None])
-        size = asked.counts * 8 + got.counts * 4
-        self.counters.add_bytes("norms", piece.number, size, got.counts * 8 + asked.counts * 4)
+        out, back = asked.counts * 8 + got.counts * 4, got.counts * 8 + asked.counts * 4
+        numbers = bundle.spans[piece.number].numbers
+        self.counters.add_bytes("norms", numbers, out[None], back[None])
         squares = np.zeros(len(row), dtype=np.float32)
         squares[both[order]] = came.data
         return squares

@@ -8,71 +8,18 @@ requests were merged, always in the order of ranks.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.plan.remap import TableMap
 from rowtier.runtime import kernels
 from rowtier.runtime.address import Piece
+from rowtier.runtime.bundles import Lookups
 from rowtier.runtime.parcels import Grouped, Layout
 from rowtier.runtime.storage import NO_WEIGHTS, Part, Shard
-from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-
-
-@dataclass(eq=False)
-class Lookups:
-    """What one table is asked for in a batch; bags of all its features one after the other."""
-
-    table: Table
-    map: TableMap
-    address: NDArray[Any]
-    edges: Ints  # of bags
-    weights: Floats  # empty: all 1
-
-    @property
-    def bags(self) -> int:
-        """How many bags there are."""
-        return len(self.edges) - 1
-
-    @cached_property
-    def _distinct(self) -> tuple[NDArray[Any], Ints]:
-        return kernels.distinct(self.address, self.table.num_embeddings)
-
-    @property
-    def rows(self) -> NDArray[Any]:
-        """The addresses of the distinct rows, rising."""
-        return self._distinct[0]
-
-    @property
-    def row_of(self) -> Ints:
-        """Which distinct row each lookup is of."""
-        return self._distinct[1]
-
-    @cached_property
-    def bag_of(self) -> Ints:
-        """Which bag each lookup is of."""
-        return np.repeat(np.arange(self.bags, dtype=np.int64), np.diff(self.edges))
-
-    def count_in(self, piece: Piece) -> int:
-        """How many lookups are of a piece."""
-        address = self.map.in_layer(piece.layer, self.address)
-        return int(kernels.count_inside(address, piece.band.start, piece.band.stop))
-
-    def in_piece(self, piece: Piece, distinct: bool) -> tuple[slice | Ints, NDArray[Any]]:
-        """Which distinct rows, or lookups, lie in a piece, and their addresses in its layer."""
-        band = piece.band
-        if distinct and self.map.layers[piece.layer] is None:
-            first, last = np.searchsorted(self.rows, [band.start, band.stop])
-            return slice(int(first), int(last)), self.rows[first:last]
-        found = self.map.in_layer(piece.layer, self.rows if distinct else self.address)
-        which = np.flatnonzero((found >= band.start) & (found < band.stop))
-        return which, found[which]
 
 
 @dataclass(eq=False)
@@ -80,6 +27,8 @@ class _Hop:
     asked: Grouped
     order: Ints  # of the items, as they are asked for
     got: Grouped
+    asked_by: Ints  # the plan's bands × ranks
+    got_by: Ints
     merged: Ints | None = None  # which item of the next hop each entry became
     at: Ints = field(init=False)  # per item
     given_at: Ints = field(init=False)  # per entry that was asked for here
@@ -95,12 +44,14 @@ class RowsTrip:
     shard: Shard
     lookups: Lookups
     hops: list[_Hop] = field(default_factory=list)
-    reads: int = 0  # rows that this rank read for others and itself
 
     def __post_init__(self) -> None:
+        self.spans = self.lookups.bundle.spans[self.piece.number]
+        # Rows that this rank read for others and itself, per band of the plan.
+        self.reads = np.zeros(len(self.spans.numbers), dtype=np.int64)
         self.distinct = self.piece.once or self.piece.way.level == 0
         self.which, self._items = self.lookups.in_piece(self.piece, self.distinct)
-        self._shuffled = self.lookups.map.layers[self.piece.layer] is not None
+        self._shuffled = self.lookups.bundle.map.layers[self.piece.layer] is not None
 
     @property
     def dtype(self) -> str:
@@ -116,29 +67,35 @@ class RowsTrip:
         """The addresses to ask each rank for."""
         heads = self.piece.heads(self._items, hop)
         asked, order = Grouped.by_rank(self._items, heads, self.piece.world.size)
-        self.hops.append(_Hop(asked, order, asked))
+        asked_by = self.spans.split(asked)
+        self.hops.append(_Hop(asked, order, asked, asked_by, asked_by))
         return asked
 
     def deliver(self, hop: int, got: Grouped) -> None:
         """Take what the ranks ask this one for."""
         here = self.hops[hop - 1]
         got = Grouped(got.data.astype(self._items.dtype), got.counts)
-        here.got = got
-        self._count_reads(hop, got)
+        here.got, here.got_by = got, self.spans.split(got)
+        self._count_reads(hop, here)
         if hop < self.piece.hops:
             rows = self.piece.table.num_embeddings
             self._items, here.merged = kernels.distinct(got.data, rows)
 
-    def _count_reads(self, hop: int, got: Grouped) -> None:
-        me, piece = self.piece.world.rank, self.piece
+    def _count_reads(self, hop: int, here: _Hop) -> None:
+        me, piece, got = self.piece.world.rank, self.piece, here.got
         if piece.hops == 1:
-            self.reads += len(got.data)
+            self.reads += here.got_by.sum(axis=1)
             return
         mine = piece.holders(got.data) == me
         if hop > 1:  # what it asked itself for has been counted
             edges = got.edges
             mine[edges[me] : edges[me + 1]] = False
         self.reads += int(mine.sum())
+
+    def counted(self, hop: int) -> tuple[Ints, Ints, Ints]:
+        """The plan's bands, and for each what was asked of, and came from, every rank."""
+        here = self.hops[hop - 1]
+        return self.spans.numbers, here.asked_by, here.got_by
 
     def asked_counts(self, hop: int) -> Ints:
         """Values that each rank answers with."""

@@ -97,9 +97,9 @@ class StagedTrip:
         return self.view.width
 
     @property
-    def number(self) -> int:
-        """The piece that the bytes count for."""
-        return self.view.pieces[0].number
+    def numbers(self) -> Ints:
+        """The plan's piece that the bytes count for."""
+        return self.request.bundle.spans[self.view.pieces[0].number].numbers
 
     def run(self, wire: Wire, bags: Ints, told: list[Ints]) -> None:
         """Add up, and hand on stage by stage. `told[p]` are the bags rank p has lookups here of."""

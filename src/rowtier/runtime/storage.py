@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from rowtier.jit import compiled
 from rowtier.runtime import kernels
 from rowtier.runtime.address import Piece
-from rowtier.runtime.memory import Form, Memory, Rows
+from rowtier.runtime.memory import Form, Memory, RamRows, Rows
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
@@ -44,18 +44,30 @@ class Shard:
     piece: Piece
     memory: Memory
     state_names: tuple[str, ...]
+    inside: Shard | None = None  # of a bundle: then the rows are there, from slot `base` on
+    base: int = 0
     rows: Rows = field(init=False)
     weights: NDArray[Any] = field(init=False)  # by place; float32, or 16 bits as uint16
     state: dict[str, Floats] = field(init=False)
     parts: list[Part] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if self.inside is not None:
+            self._share(self.inside)
+            return
         piece = self.piece
         dtype = "f4" if piece.table.dtype == "fp32" else "u2"
         by_row = piece.table.optimizer == "rowwise_adagrad"
         state = dict.fromkeys(self.state_names, 1 if by_row else piece.width)
         self.rows = self.memory.rows(Form(piece.rows_here, piece.width, dtype, state))
         self.weights, self.state = self.rows.weights, self.rows.state
+
+    def _share(self, inside: Shard) -> None:
+        self.rows, self.weights, self.state = inside.rows, inside.weights, inside.state
+        if isinstance(self.rows, RamRows):
+            here = slice(self.base, self.base + self.piece.rows_here)
+            self.weights = inside.weights[here]
+            self.state = {name: array[here] for name, array in inside.state.items()}
 
     @property
     def plain(self) -> bool:
@@ -67,7 +79,7 @@ class Shard:
 
         Never needed: rows that are not here when they are read are waited for.
         """
-        self.rows.prefetch(slots)
+        self.rows.prefetch(slots + self.base)
 
     def chunks(self, count: int) -> Iterator[slice]:
         """So many rows in parts for which places can be asked at once."""
@@ -77,6 +89,8 @@ class Shard:
 
     def take(self, name: str, slots: Ints) -> NDArray[Any]:
         """Weights ("weight") or state of rows, as they are stored."""
+        if self.inside is not None:
+            return self.inside.take(name, slots + self.base)
         array = self._array(name)
         if len(slots) <= self.rows.at_once:
             return np.asarray(array[self.rows.places(slots)])
@@ -88,6 +102,9 @@ class Shard:
 
     def put(self, name: str, slots: Ints, values: NDArray[Any]) -> None:
         """Write weights or state of rows, as they are stored."""
+        if self.inside is not None:
+            self.inside.put(name, slots + self.base, values)
+            return
         array = self._array(name)
         if len(slots) > self.rows.at_once:
             order = np.argsort(slots, kind="stable")

@@ -8,6 +8,7 @@ bag that has any lookup there.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -16,8 +17,8 @@ from numpy.typing import NDArray
 
 from rowtier.runtime import kernels
 from rowtier.runtime.address import Piece
+from rowtier.runtime.bundles import Lookups
 from rowtier.runtime.parcels import Grouped, Layout
-from rowtier.runtime.rows import Lookups
 from rowtier.runtime.storage import NO_WEIGHTS, Part, Shard
 
 Ints = NDArray[np.int64]
@@ -62,6 +63,7 @@ class Entries:
     bag: Ints  # rises inside a rank's entries
     slots: Ints  # at the owner
     weights: Floats
+    only: Piece | None = None  # at the owner: the piece of all entries
     starts: Ints | None = None  # where bags begin, if there is only one piece
 
     def in_view(self, view: View) -> tuple[Ints, Ints, Ints]:
@@ -80,6 +82,34 @@ class Pooled:
     pieces: tuple[Piece, ...]
     views: tuple[View, ...]
     staged: bool
+
+    @cached_property
+    def by_start(self) -> list[Piece]:
+        """The pieces in the order of their rows."""
+        return sorted(self.pieces, key=lambda piece: piece.band.start)
+
+    @cached_property
+    def numbers(self) -> Ints:
+        """The numbers of those."""
+        return np.array([piece.number for piece in self.by_start], dtype=np.int64)
+
+    @cached_property
+    def bands(self) -> Ints:
+        """What kernels need to find owners and slots."""
+        return np.array([(*p.numbers, len(p.owners)) for p in self.by_start], dtype=np.int64)
+
+    @cached_property
+    def owners(self) -> Ints:
+        """Pieces × positions: who holds what."""
+        found = np.full((len(self.pieces), int(self.bands[:, 4].max())), -1, dtype=np.int64)
+        for line, piece in zip(found, self.by_start, strict=True):
+            line[: len(piece.owners)] = piece.owners
+        return found
+
+    @cached_property
+    def held(self) -> list[Piece]:
+        """The pieces that this rank has rows of."""
+        return [piece for piece in self.pieces if piece.rows_here]
 
     @classmethod
     def of(cls, layers: list[list[Piece]], staged: bool) -> Pooled | None:
@@ -100,22 +130,27 @@ class SumsRequest:
 
     def __post_init__(self) -> None:
         self.pieces, self.staged = self.pooled.pieces, self.pooled.staged
-        self.world = self.pieces[0].world
-        self.single = (
-            len(self.pieces) == 1 and self.lookups.map.layers[self.pieces[0].layer] is None
+        self.world, self.bundle = self.pieces[0].world, self.lookups.bundle
+        layer = self.pieces[0].layer
+        # Then the address of a lookup tells its only piece.
+        self.simple = self.bundle.map.layers[layer] is None and all(
+            piece.layer == layer for piece in self.pieces
         )
 
     @property
-    def number(self) -> int:
-        """The piece that shared bytes count for."""
-        return self.pieces[0].number
+    def numbers(self) -> Ints:
+        """Per table the plan's piece that shared bytes count for."""
+        if len(self.bundle.tables) == 1:
+            return self.bundle.spans[self.pieces[0].number].numbers
+        return self.bundle.pooled_numbers
 
     def ask(self, narrow: bool) -> Grouped:
         """Addresses for every owner, the first of a bag marked."""
-        counts, lookup, bags, new, numbers = self._single() if self.single else self._several()
+        counts, lookup, bags, new, numbers = self._simple() if self.simple else self._several()
         weights = self.lookups.weights
         weights = weights[lookup] if len(weights) else NO_WEIGHTS
         self.sent = Entries(counts, numbers, bags, np.empty(0, dtype=np.int64), weights)
+        self.sent_by = self.bags_by_table(counts, bags)
         address = self.lookups.address[lookup]
         marked: NDArray[Any] = address.astype(
             np.uint32 if narrow and address.itemsize == 4 else np.uint64
@@ -123,12 +158,27 @@ class SumsRequest:
         marked |= new.astype(marked.dtype) << marked.dtype.type(31 if narrow else 63)
         return Grouped(marked.astype(np.uint32) if narrow else marked, counts)
 
-    def _single(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], None]:
-        piece, lookups = self.pieces[0], self.lookups
-        found = kernels.ask_bags(
-            lookups.address, lookups.edges, piece.numbers, piece.owners, self.world.size
+    def bags_by_table(self, counts: Ints, bags: Ints) -> Ints:
+        """Tables × ranks: how many of this rank's bags, rank by rank, are of which table."""
+        if len(self.bundle.tables) == 1:
+            return counts[None]
+        return kernels.count_spans(bags, counts, self.lookups.bag_starts)
+
+    @property
+    def sent_weights(self) -> Grouped:
+        """Weights of the lookups of tables that have them."""
+        weighted, counts = self.lookups.weighted, self.sent.counts
+        if weighted.all():
+            return Grouped(self.sent.weights, counts)
+        table = np.searchsorted(self.lookups.bag_starts, self.sent.bag, side="right") - 1
+        return Grouped(self.sent.weights[weighted[table]], self.sent_by[weighted].sum(axis=0))
+
+    def _simple(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], Ints | None]:
+        pooled, lookups = self.pooled, self.lookups
+        counts, lookup, bags, new, which = kernels.ask_bags(
+            lookups.address, lookups.edges, pooled.bands, pooled.owners, self.world.size
         )
-        return (*found, None)
+        return counts, lookup, bags, new, None if len(pooled.views) == 1 else pooled.numbers[which]
 
     def _several(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], Ints]:
         """Lookup by lookup, and for each its layers in turn, as owners expect them."""
@@ -150,29 +200,62 @@ class SumsRequest:
         new[starts[starts < len(new)]] = True
         return counts, lookup, bags, new, numbers
 
-    def deliver(self, got: Grouped, weights: Floats) -> None:
+    def deliver(self, got: Grouped) -> None:
         """Find the rows that the ranks look up here."""
         kind = got.data.dtype.type
         bit = kind(8 * got.data.itemsize - 1)
-        new = got.data >> bit
+        new = (got.data >> bit).astype(np.bool_)
         bags = np.cumsum(new, dtype=np.int64) - 1
         address = (got.data & kind((1 << int(bit)) - 1)).astype(np.int64)
-        if self.single:
-            slots, starts = self.pieces[0].slots(address), np.flatnonzero(new)
-            self.owned = Entries(got.counts, None, bags, slots, weights, starts)
+        self._count_owned(got, address, new)
+        if self.simple:
+            which, slots = kernels.own_bags(address, self.pooled.bands)
+            alone = len(self.pooled.views) == 1 and len(self.pooled.held) <= 1
+            only = (self.pooled.held or self.pieces)[0] if alone else None
+            piece = None if alone else self.pooled.numbers[which]
+            starts = np.flatnonzero(new) if alone else None
+            self.owned = Entries(got.counts, piece, bags, slots, NO_WEIGHTS, only, starts)
             return
         readers = np.repeat(np.arange(self.world.size), got.counts)
         piece, slots = self._own(address, readers)
-        self.owned = Entries(got.counts, piece, bags, slots, weights)
+        self.owned = Entries(got.counts, piece, bags, slots, NO_WEIGHTS)
+
+    def _count_owned(self, got: Grouped, address: Ints, new: NDArray[np.bool_]) -> None:
+        """What the ranks look up here, by table: entries, bags; and of which table each one is."""
+        tables = len(self.bundle.tables)
+        if tables == 1:
+            self.got_by = got.counts[None]
+            return
+        starts, table_of, self._read_numbers = self.bundle.pooled_bands
+        self.bags_by = np.zeros((tables, self.world.size), dtype=np.int64)
+        by_band = kernels.count_owned(address, new, got.counts, starts, table_of, self.bags_by)
+        self.got_by = np.zeros((tables, self.world.size), dtype=np.int64)
+        np.add.at(self.got_by, table_of, by_band)
+        self._reads = by_band.sum(axis=1)
+        self._starts, self._table_of, self._address = starts, table_of, address
+
+    def take_weights(self, weighted: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Which entries have weights, if these tables (× ranks) do."""
+        readers = np.repeat(np.arange(self.world.size), self.owned.counts)
+        if len(weighted) == 1:
+            return np.asarray(weighted[0][readers])
+        band = np.searchsorted(self._starts, self._address, side="right") - 1
+        return np.asarray(weighted[self._table_of[band], readers])
 
     def slots_of(self, piece: Piece) -> Ints:
         """Rows of a piece that are looked up here, one by one."""
         owned = self.owned
-        return owned.slots if owned.piece is None else owned.slots[owned.piece == piece.number]
+        if owned.piece is None:
+            return owned.slots if owned.only is piece else np.empty(0, dtype=np.int64)
+        return np.asarray(owned.slots[owned.piece == piece.number])
 
-    def reads(self, piece: Piece) -> int:
-        """How many they are."""
-        return len(self.slots_of(piece))
+    def reads(self) -> tuple[Ints, Ints]:
+        """Pieces of the plan, and how many of their rows are looked up here, one by one."""
+        if len(self.bundle.tables) > 1:
+            return self._read_numbers, self._reads
+        numbers = [self.bundle.spans[piece.number].numbers[0] for piece in self.pieces]
+        counts = [len(self.slots_of(piece)) for piece in self.pieces]
+        return np.array(numbers, dtype=np.int64), np.array(counts, dtype=np.int64)
 
     def _own(self, address: Ints, readers: Ints) -> tuple[Ints, Ints]:
         """Piece and slot of each entry; one of several layers stands once for each, in turn."""
@@ -181,7 +264,7 @@ class SumsRequest:
         held = np.zeros(len(address), dtype=np.int64)  # layers that this rank has of the row
         found = []
         for here in self.pieces:
-            layered = np.asarray(self.lookups.map.in_layer(here.layer, address), dtype=np.int64)
+            layered = np.asarray(self.bundle.map.in_layer(here.layer, address), dtype=np.int64)
             inside = (layered >= here.band.start) & (layered < here.band.stop)
             # A reader of another group has its own copy to ask.
             inside &= readers // self.world.tree.sizes[here.way.level] == here.group
@@ -222,10 +305,14 @@ class SumsTrip:
         _, self._asked, self.bags = self.request.sent.in_view(self.view)
         self._number, self._got, _ = self.request.owned.in_view(self.view)
 
-    @property
-    def number(self) -> int:
-        """The piece that the bytes count for."""
-        return self.view.pieces[0].number
+    def counted(self, _hop: int) -> tuple[Ints, Ints, Ints]:
+        """Pieces of the plan, and for each the sums asked of, and given to, every rank."""
+        request = self.request
+        if len(request.bundle.tables) > 1:
+            asked = request.bags_by_table(self._asked, self.bags)
+            return request.numbers, asked, request.bags_by
+        numbers = request.bundle.spans[self.view.pieces[0].number].numbers
+        return numbers, self._asked[None], self._got[None]
 
     @property
     def dtype(self) -> str:
@@ -249,12 +336,12 @@ class SumsTrip:
         """Write the partial sums that others need."""
         self.at = kernels.spots(layout.asked_at[channel], self._asked)
         given = kernels.spots(layout.got_at[channel], self._got)
-        piece, owned = self.view.pieces[0], self.request.owned
+        piece, owned = self.request.owned.only, self.request.owned
         sums = None
-        if owned.starts is not None and self.width == piece.width:
+        if piece is not None and owned.starts is not None and self.width == piece.width:
             shard = self.request.shards[piece.number]
             sums = shard.pooled(owned.slots, owned.starts, owned.weights)
-        if sums is not None:
+        if sums is not None and piece is not None:
             kernels.gather(sums, np.arange(len(sums)), lane, given)
             self._parts = [(piece, owned.slots, given[self._number], owned.weights)]
             return
@@ -274,6 +361,8 @@ def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, lane: Float
     """Add the rows of a view's entries to the sums at their spots."""
     parts, owned = [], request.owned
     for piece in view.pieces:
+        if not piece.rows_here:
+            continue
         inside = number >= 0 if owned.piece is None else owned.piece == piece.number
         chosen = np.flatnonzero(inside & (number >= 0))
         slots, to = owned.slots[chosen], at[number[chosen]]

@@ -9,6 +9,7 @@ adding that changes nothing, and a sum that is still −0.0 tells that nobody to
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from rowtier.runtime import kernels
 from rowtier.runtime.address import Piece
+from rowtier.runtime.bundles import Bundle
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.parcels import Grouped, swap_counts, swap_entries
 from rowtier.runtime.storage import Shard, from_bits, to_bits
@@ -65,9 +67,19 @@ class _Copy:
 class Sync:
     """Adds up the gradients of pieces that have several copies."""
 
-    def __init__(self, wire: Wire, shards: list[Shard], counters: Counters, narrow: bool):
+    def __init__(
+        self,
+        wire: Wire,
+        shards: Mapping[int, Shard],
+        bundles: Sequence[Bundle],
+        counters: Counters,
+        narrow: bool,
+    ):
         self.wire, self.counters, self.narrow = wire, counters, narrow
-        self.shards = [shard for shard in shards if shard.piece.copies > 1]
+        self.shards = [shard for shard in shards.values() if shard.piece.copies > 1]
+        self._numbers = {
+            n: spans.numbers for bundle in bundles for n, spans in bundle.spans.items()
+        }
 
     def run(self) -> dict[int, Sums]:
         """Gradient sums over all copies, per piece; the gradients that waited are used up."""
@@ -134,7 +146,7 @@ class Sync:
             return []
         counts = np.stack([entry[2] for entry in sent])
         got = swap_counts(self.wire, counts)
-        self._count_headers(4 * len(got))
+        self.counters.add_headers(4 * len(got))
         slots = self._swap_slots(copies, sent, got, level, up)
         values = self._swap_values(copies, sent, counts, got)
         return [
@@ -163,8 +175,7 @@ class Sync:
             grouped = [Grouped(sent[i][1].astype(dtype), sent[i][2]) for i in lane]
             for i, came in zip(lane, swap_entries(self.wire, grouped, got[lane]), strict=True):
                 size = came.data.itemsize
-                number = copies[i].piece.number
-                self.counters.add_bytes("sync_ids", number, sent[i][2] * size, got[i] * size)
+                self._count("sync_ids", copies[i], sent[i][2] * size, got[i] * size)
                 found[i] = came.data.astype(np.int64)
         return [found[i] for i in range(len(copies))]
 
@@ -185,18 +196,17 @@ class Sync:
             ]
             came = swap_entries(self.wire, grouped, (got * widths)[lane])
             for i, values in zip(lane, came, strict=True):
-                number, size = copies[i].piece.number, int(widths[i, 0]) * values.data.itemsize
-                self.counters.add_bytes("sync", number, counts[i] * size, got[i] * size)
+                size = int(widths[i, 0]) * values.data.itemsize
+                self._count("sync", copies[i], counts[i] * size, got[i] * size)
                 plain = values.data.dtype == np.float32
                 found[i] = values.data if plain else from_bits(values.data, dtype)
         return [found[i] for i in range(len(copies))]
 
+    def _count(self, flow: str, copy: _Copy, sent: Ints, got: Ints) -> None:
+        self.counters.add_bytes(flow, self._numbers[copy.piece.number], sent[None], got[None])
+
     def _is_narrow(self, piece: Piece) -> bool:
         return self.narrow and piece.table.num_embeddings <= 2**31
-
-    def _count_headers(self, each: int) -> None:
-        counts = np.full(self.wire.world.size, each, dtype=np.int64)
-        self.counters.add_bytes("headers", 0, counts, counts)
 
 
 def _nothing(size: int) -> tuple[Ints, Ints, Ints]:
