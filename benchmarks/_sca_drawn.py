@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,11 +94,11 @@ def cached_bands(table: Table, cluster: Cluster, cache: float) -> Bands:
     return {table.name: (home,) if near is None else (near, home)}
 
 
-def distinct_rows(heat: Heat, lookups: int) -> Iterator[Row]:
+def distinct_rows(heat: Heat, lookups: int, batches: Sequence[int] = BATCHES) -> Iterator[Row]:
     """Distinct rows of every batch size, number of workers and cache, and what splitting adds."""
     ranks, rows = heat.draw(lookups, SEED), len(heat.counts)
     whole = heat.profile(1).to_curve()
-    for batch in BATCHES:
+    for batch in batches:
         together = Counted.of(ranks, rows, batch, 1)
         for workers in WORKERS:
             cluster = workers_of(workers, PLENTY_BYTES)

@@ -40,7 +40,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from _form import Measured, run
-from _sca_drawn import Row, distinct_rows, sca_bytes, worst
+from _sca_drawn import BATCHES, Row, distinct_rows, sca_bytes, worst
 from _sca_heat import real, stated
 from _sca_phones import phones_of, reduction
 from _sca_trained import largest, speed_ratio, trained_or_not
@@ -76,7 +76,7 @@ def simulated(quick: bool) -> Iterator[Row]:
     """Rows and bytes of every distribution."""
     lookups, replayed = (4_000_000, 500_000) if quick else (24_000_000, 4_000_000)
     for index, heat in enumerate([*stated(), *real()]):
-        yield from distinct_rows(heat, lookups)
+        yield from distinct_rows(heat, lookups, BATCHES[:: 3 if quick else 1])
         if not quick or index < 3:
             yield from sca_bytes(heat, replayed)
 
