@@ -92,7 +92,7 @@ CLAIMS: Sequence[Claim] = (
         claim="fewer accesses to slow memory",
         said="over 87×",
         bar=(">=", 87.0),
-        baseline="of three greedy placements of whole tables the one with the fewest",
+        baseline="the greedy placement of whole tables that has the fewest",
         how="joint, trained on two ranks with a disk, median of settings",
         benchmark="recshard_trained",
         figure="recshard_slow_ratio",

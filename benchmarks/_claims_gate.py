@@ -64,7 +64,7 @@ def counts_of(name: str, data: Data, folder: Path = HERE) -> dict[str, dict[str,
     fields, key = constant(script, "COUNTS"), constant(script, "KEY")
     found: dict[str, dict[str, float]] = {}
     for row in data["rows"]:
-        named = [str(row[part]) for part in key or _key(row) if row.get(part) is not None]
+        named = [_plain(row[part]) for part in key or _key(row) if row.get(part) is not None]
         counts = {part: row[part] for part in row if _is_count(part, row, fields)}
         if counts:
             found[_free(", ".join(named), found)] = counts
@@ -151,6 +151,10 @@ def _is_count(field: str, row: Mapping[str, Any], fields: Sequence[str] | None) 
     if field == "expected":  # a row that says in a field what it counts
         return str(row.get("unit", "")).startswith(("rows/", "bytes/"))
     return field.endswith(ENDINGS) and not field.startswith("measured")  # on a wire, say
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _key(row: Mapping[str, Any]) -> list[str]:

@@ -23,10 +23,10 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Rows of a benchmark as they are; rows of unlike parts get a table each."""
+    """Rows of a benchmark as they are; parts get a table each, without empty columns."""
     lines: list[str] = []
     for part in _alike(rows):
-        fields = list(part[0])
+        fields = [name for name in part[0] if any(row[name] is not None for row in part)]
         body = [[cell(field, row.get(field)) for field in fields] for row in part]
         lines += [*table([_title(field) for field in fields], body), ""]
     return lines[:-1]
@@ -53,7 +53,7 @@ def cell(field: str, value: Any) -> str:
         return amount(value, "s")
     if any(part in field for part in _SHARES):
         return amount(value, "%")
-    return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+    return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
 
 
 def amount(value: float | None, form: str) -> str:
@@ -127,10 +127,27 @@ def traffic_table(data: Data) -> list[str]:
     return table(["tables", "Zipf", *methods], body)
 
 
+def expected_table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Expectations of benchmarks/sca.py against what was drawn, cells of one kind together."""
+    groups: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["part"], row["data"]), []).append(row)
+    body = []
+    for (part, data), cells in groups.items():
+        errors = [abs(row["error"]) for row in cells if row["error"] is not None]
+        largest = amount(max(errors), "%") if errors else "–"
+        often = [abs(row["error"]) for row in cells
+                 if row["error"] is not None and (row["counted"] or 0) >= 1e5]  # fmt: skip
+        sure = amount(max(often), "%") if often else "–"
+        body.append([part, data, str(len(cells)), sure, largest])
+    head = ["part", "data", "cells", "largest error, 10⁵ or more counted", "largest error of all"]
+    return table(head, body)
+
+
 def _alike(rows: Sequence[Mapping[str, Any]]) -> list[list[Mapping[str, Any]]]:
     parts: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
     for row in rows:
-        parts.setdefault(tuple(row), []).append(row)
+        parts.setdefault((*row, str(row.get("part"))), []).append(row)
     return list(parts.values())
 
 

@@ -62,8 +62,7 @@ def main(
     if asked.json:
         print(json.dumps(collected))
     else:
-        table = Measured(collected["rows"], collected["figures"])
-        run("claims", lambda _: table, arguments=[])
+        show(collected)
     if asked.gate and not gate(outcomes, folder, results):
         bad.append("counts are worse, see above")
     sys.exit("\n".join(bad) if bad else 0)
@@ -131,6 +130,15 @@ def accept(folder: Path, results: Path) -> str | int:
     settings = sum(len(found) for found in counts.values())
     say(f"accepted the counts of {settings} settings, from the run that ended {ended}")
     return 0
+
+
+def show(collected: Data) -> None:
+    """The claims for people: a narrow table, then where each does not hold."""
+    columns = ("paper", "claim", "paper's figure", "ours", "reached")
+    rows = [{name: row[name] for name in columns} for row in collected["rows"]]
+    run("claims", lambda _: Measured(rows, collected["figures"]), arguments=[])
+    for row in collected["rows"]:
+        print(f"{row['paper']}, {row['claim']}: {row['where it does not hold']}")
 
 
 def machine() -> dict[str, str | int | float]:
