@@ -2,8 +2,9 @@
 
 A node has one full-duplex link, shaped in both directions by a token bucket (`tc tbf`). Ranks of
 a node talk over its loopback. Bytes are counted at the far end of each node's link, outside the
-ranks. They contain packet headers and acknowledgements: with packets of up to 64 KiB, which the
-token bucket is wide enough to pass whole, those are below 1 % of an exchange of 1 MiB.
+ranks. They contain packet headers and acknowledgements. Packets are large, two at a time pass the
+token bucket as one, and each such pair has one header: together below 1 % of what is sent. The
+bucket holds little more than that, so that short messages are as slow as the rate says.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from .launch import Launched, launch
 from .namespaces import NetworkError, batch, entered, new_name, quiet, remove, remove_orphans
 from .ranks import Place, Ranks
 
-MTU_BYTES = 65_535  # the most a packet can have, so that headers are few
-BURST_S, LEAST_BURST_BYTES = 1e-3, 72 * 1024  # a burst must hold the largest packet
+MTU_BYTES = 9_000
+PAIR_BYTES = 18_000  # what the kernel hands on as one
+BURST_S, LEAST_BURST_BYTES = 6e-4, 20_000  # a bucket must hold a pair, and outlast a timer
 QUEUE_BYTES = 256 * 2**20  # nothing is dropped: what a sender may have under way fits
 PORT = 29_500
 _SUBNET = "10.77.0"
@@ -170,8 +172,9 @@ class Shaped:
         lines = [f"link add {bridge} type bridge mcast_snooping 0"]
         for node in range(self.nodes):
             inside, link = self._node(node), self._link(node)
-            end = f"link add {link} mtu {MTU_BYTES} type veth peer name eth0 netns {inside}"
-            lines += [f"netns add {inside}", f"{end} mtu {MTU_BYTES} address {_hardware(node)}"]
+            size = f"mtu {MTU_BYTES} gso_max_size {PAIR_BYTES}"
+            peer = f"peer name eth0 netns {inside} {size} address {_hardware(node)}"
+            lines += [f"netns add {inside}", f"link add {link} {size} type veth {peer}"]
         batch("ip", lines)
         quiet(bridge)
         for node in range(self.nodes):

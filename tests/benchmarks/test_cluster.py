@@ -54,6 +54,14 @@ def fail(rank, world, how):  # noqa: ARG001
     dist.all_reduce(torch.zeros(1))  # the others wait for rank 1
 
 
+def found_link(rank, world):
+    from rowtier.calibrate import links
+    from rowtier.calibrate.job import Job
+
+    links.SIZE_S, links.MESSAGE_BYTES = 0.05, (2**14, 2**17, 2**20)
+    return links.time_links(Job(rank, world, 2), lambda: None)[-1].level()
+
+
 def test_what_is_exchanged_is_counted_and_takes_as_long_as_the_rate_says():
     with Shaped(nodes=2, ranks_per_node=2, rate_bits_per_s=200e6) as cluster:
         cluster.call(exchange, 4096)
@@ -70,6 +78,10 @@ def test_what_is_exchanged_is_counted_and_takes_as_long_as_the_rate_says():
             (0, 4, "0", "0"), (1, 4, "1", "0"), (2, 4, "0", "1"), (3, 4, "1", "1"),
         ]  # fmt: skip
         assert seen == cluster.call(place)  # the same processes
+
+        link = cluster.call(found_link)[0]  # as `rowtier calibrate` finds it
+        assert (link.name, link.size, link.per) == ("cluster", 2, "group")
+        assert 0.3 < link.bandwidth_bytes_per_s / (200e6 / 8) < 1.3
 
 
 def test_a_rank_that_fails_is_named_and_the_next_call_has_new_ones():

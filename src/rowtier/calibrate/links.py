@@ -1,8 +1,8 @@
 """Time messages between the ranks: all-to-all, all-reduce and neighbour to neighbour.
 
 All groups of a level measure at once, since that is how training uses the links. Between nodes
-one process of each measures alone as well: if it is much faster then, a node's processes share
-its link.
+one process of each sends alone as well: if it is much faster then, a node's processes share its
+link.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Times:
 class LinkTimes:
     """The collectives of one level; `sharers` are the processes in a group that it joins.
 
-    `alone` is all-to-all with one process of each such group, if there are more.
+    `alone` is `neighbour` with one process of each such group, if there are more.
     """
 
     name: str
@@ -84,9 +84,11 @@ class LinkTimes:
         A shared link gives one process alone as much as all together, one of its own as much
         as each: what was measured belongs to the nearer of the two.
         """
-        if self.alone is None or _rate(self.alone) < sqrt(self.sharers) * _rate(self.all_to_all):
+        if self.alone is None:
             return "device"
-        return "group"
+        last = min(len(times.times_s) for times in (self.alone, self.neighbour)) - 1
+        faster = self.neighbour.times_s[last] / self.alone.times_s[last]
+        return "group" if faster >= sqrt(self.sharers) else "device"
 
     @property
     def exchange_share(self) -> float:
@@ -135,11 +137,11 @@ def _time_level(job: Job, name: str, size: int, tick: Tick) -> LinkTimes:
         group = dist.new_group(ranks, timeout=patience())
         if job.rank in ranks:
             mine = _Group(group, ranks, ranks.index(job.rank))
-    times = [_time_kind(mine, kind, tick) for kind in _KINDS]
+    exchange, reduce, neighbour = (_time_kind(mine, kind, tick) for kind in _KINDS)
     sharers, alone = _sharers(job, name), None
     if sharers > 1:
-        alone = _time_kind(replace(mine, active=0 in mine.ranks), _all_to_all, tick)
-    return LinkTimes(name, size, *times, sharers, alone)
+        alone = _time_kind(replace(mine, active=0 in mine.ranks), _neighbour, tick)
+    return LinkTimes(name, size, exchange, reduce, neighbour, sharers, alone)
 
 
 def _sharers(job: Job, level: str) -> int:
@@ -240,9 +242,11 @@ def _neighbour(group: _Group, message_bytes: int) -> tuple[_Send, float]:
     left = group.ranks[group.position - 1]
 
     def send() -> None:
-        going = dist.isend(numbers, right, group=group.handle)
+        # Receive first: else "ready to receive" queues behind what is sent, and gloo's two
+        # directions take turns.
         coming = dist.irecv(arrived, left, group=group.handle)
-        for work in (going, coming):
+        going = dist.isend(numbers, right, group=group.handle)
+        for work in (coming, going):
             assert work is not None, "a rank talks to members of its own group"
             work.wait()
 

@@ -88,6 +88,8 @@ class Calibration:
                 f"{times.exchange_share:.2f} of neighbour to neighbour;\n"
                 f"# all-reduce reaches {times.sync_share:.2f} of it."
             )
+            if times.per == "group":
+                lines.append(f"# {times.name}: the {times.sharers} processes of a node share it.")
         if self.links:
             lines.append(f"# exchange_efficiency: 1.0, sync_efficiency: {self.sync_efficiency:.2f}")
         return lines
