@@ -19,10 +19,11 @@ from the server and returns a gradient, no cache, no coalescing.
              any loss (`sampling_error`)
     phones   bytes of one of 1,000 phones and of the cloud behind them, Criteo's full size
 
-A cached row that only one worker has needs no sync. Under exact synchronous training of many
-readers it does, and then a cache moves no fewer bytes (see `plan/sca.py`). So "workers apart" is
-trained too, and phones are counted both ways: `federated_reduction` is the paper's, the forward
-exchange alone; `federated_training_reduction` counts gradients and sync, and is below 1.
+A cached row that only one worker has needs no sync. Copies must be kept equal under exact
+synchronous training: every reader then gets what any of them changed, which two workers gain from
+and a thousand phones do not. So "workers apart" is trained too, where sync crosses slow links, and
+phones are counted both ways: `federated_reduction` is the paper's, the forward exchange alone;
+`federated_training_reduction` counts gradients and sync, and is below 1.
 
     distinct_error_max          the largest error of `rows`, over all cells
     split_error_max             of `split`, where 10⁵ rows or more were counted
