@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from strategies import plans
+from strategies import counted, plans
 
 from rowtier import (
     Band,
@@ -85,7 +85,8 @@ def test_shared_memories_are_one_pool() -> None:
     )
     used = {(pool.place, pool.tier): amount for pool, amount in cost.memory.in_pools(cluster)}
     assert used["node 0", "dram"] == 800 * 20 + 4 * 800  # rows with their state, and remap
-    assert used["device 3", "hbm"] == cost.memory.buffers[3, 0] > 0
+    assert used["device 3", "hbm"] == (cost.memory.buffers + cost.memory.outputs)[3, 0]
+    assert cost.memory.buffers[3, 0] > 0
 
 
 def test_buffers_lie_in_the_first_memory_of_whoever_sends() -> None:
@@ -110,3 +111,16 @@ def test_buffers_lie_in_the_first_memory_of_whoever_sends() -> None:
     assert found.weights[2, names.index("ram")] == 1600
     assert found.buffers[2].tolist() == [0, 0, 2 * 8 * (16 + 8)]  # two readers, eight lookups
     assert found.buffers[0, names.index("ram")] == 8 * (16 + 8)
+
+
+def test_outputs_are_a_row_per_bag_or_per_lookup_of_a_sequence() -> None:
+    cluster = Cluster.preset("local")
+    for pooling, lines in (("sum", 2 * 2), ("none", 8)):
+        table = Table(
+            name="t", num_embeddings=100, embedding_dim=4, pooling=pooling,
+            features=("a", "b"), dtype="fp16",
+        )  # fmt: skip
+        one = counted(table, np.full(100, 4, dtype=np.int64), samples=100)
+        band = Band(start=0, stop=100, scope="node", tier="ram")
+        found = step_cost({"t": (band,)}, Profile(2, (one,)), cluster).memory.outputs
+        assert found.tolist() == [[4 * 4 * lines, 0]] * 2

@@ -238,7 +238,7 @@ def test_constraints_travel_with_the_plan_and_verify_holds_it_to_them(tmp_path: 
 
 
 def test_fit_all_leaves_room_for_buffers_and_remap_tables() -> None:
-    profile, cluster = _profile(batch=512), _cluster(200_000, 400_000)
+    profile, cluster = _profile(batch=512), _cluster(400_000, 400_000)
     tight = make_plan(profile, cluster, "joint")
     room = make_plan(profile, cluster, "joint", PlanOptions(fit="all"))
 

@@ -196,7 +196,7 @@ def _memory(result: Comparison) -> None:
     show.table(["plan", "× mean", "slow lookups", *tiers, "all rows", "beside them"], rows)
     show.line(
         "× mean: lookups of the busiest holder over the mean; slow: not in the first tier; most: "
-        "rows with optimizer state on the fullest holder; beside them: buffers and remap tables"
+        "rows with optimizer state on the fullest holder, without buffers, outputs and remap tables"
     )
 
 

@@ -57,7 +57,7 @@ def command(
     fit: Annotated[
         str,
         typer.Option(
-            help="What must fit into memory: rows, or all (exchange buffers and remap tables too)."
+            help="What must fit into memory: rows, or all (buffers, outputs and remap tables too)."
         ),
     ] = "rows",
     json: show.JsonOption = False,
@@ -123,7 +123,7 @@ def command(
     cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
     for lack in over_capacity(cost):
         show.line(
-            f"note: with exchange buffers and remap tables {lack.tier} would lack "
+            f"note: with exchange buffers, outputs and remap tables {lack.tier} would lack "
             f"{show_bytes(lack.amount_bytes)} on its fullest holder; --fit all leaves room for them"
         )
     show.written(output)

@@ -1,10 +1,10 @@
 """Bytes kept: what rows take, what training needs beside them, and what room is left.
 
 Counted per holder and tier, never as an average: the fullest one decides. Beside rows
-there are exchange buffers, in the holder's first tier, and remap tables (row id → where
-the row lies), one per node in host memory. *Host memory* is the slowest tier of a device
-that is not a disk; its node is the group that shares that tier, else the level called
-"node", whose devices then carry the table in equal parts, else the device itself.
+there are exchange buffers and the outputs of lookups, in the holder's first tier, and remap
+tables (row id → where the row lies), one per node in host memory. *Host memory* is the
+slowest tier of a device that is not a disk; its node is the group that shares that tier, else
+the level called "node", whose devices then carry the table in equal parts, else the device.
 """
 
 from __future__ import annotations
@@ -64,6 +64,7 @@ class MemoryUse:
     state: Ints  # of the optimizer
     remap: Ints
     buffers: Ints
+    outputs: Ints  # what lookups give the model
 
     @property
     def rows(self) -> Ints:
@@ -73,7 +74,7 @@ class MemoryUse:
     @property
     def total(self) -> Ints:
         """Everything."""
-        return self.rows + self.remap + self.buffers
+        return self.rows + self.remap + self.buffers + self.outputs
 
     def in_pools(self, cluster: Cluster) -> list[tuple[Pool, int]]:
         """Bytes in use of every memory that has a capacity of its own."""
@@ -95,6 +96,19 @@ def all_remap_bytes(
     )
     remap[: tree.devices, tree.columns[host.name]] = -(-node_bytes // devices)
     return remap
+
+
+def output_bytes(profile: Profile, tree: Tree) -> Floats:
+    """Bytes of what a step's lookups give the model, per holder: fp32, whatever the tables are."""
+    lines = {
+        stats.table.name: profile.batch_size
+        * (stats.lookups_per_sample if stats.table.pooling == "none" else len(stats.table.features))
+        for stats in profile.stats
+    }
+    each = sum(4 * stats.table.embedding_dim * lines[stats.table.name] for stats in profile.stats)
+    held = np.zeros(tree.holders, dtype=np.float64)
+    held[: tree.devices] = each
+    return held
 
 
 def in_first_tier(held_bytes: Floats, cluster: Cluster) -> Ints:

@@ -17,7 +17,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.amounts import Parts
 from rowtier.cost.deal import known_rows
 from rowtier.cost.links import Flow
-from rowtier.cost.memory import MemoryUse, all_remap_bytes, in_first_tier
+from rowtier.cost.memory import MemoryUse, all_remap_bytes, in_first_tier, output_bytes
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.tally import Tally
 from rowtier.cost.time import StepTime, step_time
@@ -162,6 +162,7 @@ def step_cost(
             state=np.rint(own.state.T).astype(np.int64),
             remap=all_remap_bytes(bands, profile, cluster, options),
             buffers=in_first_tier(buffers, cluster),
+            outputs=in_first_tier(output_bytes(profile, tree), cluster),
         ),
         step_time(
             tree,

@@ -90,13 +90,13 @@ def _planned(profile: Profile, cluster: Cluster, method: str, options: PlanOptio
         more = [m.model_copy(update={"amount_bytes": m.amount_bytes * 5 // 4}) for m in more]
         options = options.leaving(more)
     raise InfeasibleError(
-        f"exchange buffers and remap tables do not fit beside rows on {cluster.name!r}: "
+        f"exchange buffers, outputs and remap tables do not fit beside rows on {cluster.name!r}: "
         f"{more[0].tier} lacks {show_bytes(more[0].amount_bytes)}; lower batch_size or add to it"
     )
 
 
 def over_capacity(cost: StepCost) -> Iterator[ReservedBytes]:
-    """What buffers and remap tables lack of each tier, beside the rows: the most of any pool."""
+    """What all that is beside rows lacks of each tier: the most of any pool."""
     missing: dict[str, int] = {}
     for pool, used_bytes in cost.memory.in_pools(cost.cluster):
         over = used_bytes - pool.capacity_bytes

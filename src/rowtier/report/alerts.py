@@ -78,8 +78,8 @@ def _over(pool: Pool, share: float) -> str:
     """Room must be left for what planners do not place: buffers and remap tables."""
     return (
         f"{pool.tier} of {pool.place} is over its capacity of {show_bytes(pool.capacity_bytes)} by "
-        f"{show_bytes((share - 1) * pool.capacity_bytes)} once exchange buffers and remap tables "
-        f"are counted: plan again with --fit all"
+        f"{show_bytes((share - 1) * pool.capacity_bytes)} once exchange buffers, outputs "
+        "and remap tables are counted: plan again with --fit all"
     )
 
 

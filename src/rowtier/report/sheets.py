@@ -21,6 +21,7 @@ PARTS = {
     "state": "optimizer state",
     "remap": "remap tables",
     "buffers": "exchange buffers",
+    "outputs": "outputs",
 }
 FLOWS = {
     "ids": "ids",

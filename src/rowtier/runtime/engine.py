@@ -160,8 +160,13 @@ class Engine:
             found.append(bundle.lookups(parts))
         return found
 
-    def forward(self, batch: Addressed | Asked) -> tuple[Trip, list[Floats]]:
-        """Per bundle the rows of its lookups, or the pooled rows of its bags."""
+    def forward(
+        self, batch: Addressed | Asked, *, keep_rows: bool = False
+    ) -> tuple[Trip, list[Floats]]:
+        """Per bundle the rows of its lookups, or the pooled rows of its bags.
+
+        `keep_rows` if the weights of lookups want a gradient, which is made of rows.
+        """
         if isinstance(batch, Asked):
             trip = self.exchange.fetch(batch.trip.result())
         else:
@@ -175,6 +180,8 @@ class Engine:
             if entry.table.pooling == "mean":
                 pooled /= entry.lengths
             outputs.append(pooled)
+        if not keep_rows:
+            trip.forget_rows()
         return trip, outputs
 
     def ask_ahead(self, batch: Any) -> Asked:

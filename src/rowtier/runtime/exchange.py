@@ -52,6 +52,13 @@ class Trip:
     def __post_init__(self) -> None:
         self._spots: dict[int, list[tuple[int, Ints, Lane]]] = {}
 
+    def forget_rows(self) -> None:
+        """Give the memory of rows back once the outputs are made of them."""
+        for lane in (lane for lanes in self.lanes.values() for lane in lanes):
+            lane.rows = np.empty((0, lane.layout.width), dtype=np.float32)
+        for entry in self.rows:
+            entry.forget_rows()
+
     def lane(self, channel: Channel) -> Lane:
         """The lane of a channel at the first hop."""
         kind = (channel.dtype, channel.width)

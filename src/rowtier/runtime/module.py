@@ -291,7 +291,7 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
         weighted: list[str], *_weights: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         engine = module.engine
-        trip, outputs = engine.forward(batch)
+        trip, outputs = engine.forward(batch, keep_rows=bool(weighted))
         ctx.module, ctx.trip, ctx.weighted, ctx.used = module, trip, weighted, False
         addressed = batch.batch if isinstance(batch, Asked) else batch
         return tuple(_split(module, addressed, outputs))

@@ -120,6 +120,11 @@ class RowsTrip:
             come = kernels.take_spots(above.at, here.merged)
             kernels.copy_spots(above.lane, come, lane, here.given_at)
 
+    def forget_rows(self) -> None:
+        """Give the memory of rows back."""
+        for hop in self.hops:
+            del hop.lane
+
     def take_back(self, hop: int, lanes: list[Floats]) -> None:
         """Hand gradients on, or keep them for the update."""
         here, lane = self.hops[hop - 1], lanes[hop - 1]

@@ -24,6 +24,7 @@ Init = Callable[[Table, Ints], Any]  # a table and some of its rows → their fi
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NO_WEIGHTS = np.empty(0, dtype=np.float32)
 _BLOCK_ROWS = 4096
+_COPIED_ROWS = 8192  # of 16-bit numbers, in fp32 at once
 
 
 class Part(NamedTuple):
@@ -82,8 +83,8 @@ class Shard:
         self.rows.prefetch(slots + self.base)
 
     def chunks(self, count: int) -> Iterator[slice]:
-        """So many rows in parts for which places can be asked at once."""
-        step = self.rows.at_once
+        """So many rows in parts for which places can be asked at once, and copies made."""
+        step = self.rows.at_once if self.plain else min(self.rows.at_once, _COPIED_ROWS)
         for start in range(0, count, step):
             yield slice(start, min(start + step, count))
 
