@@ -49,7 +49,9 @@ def sca_plan(profile: Profile, cluster: Cluster, share: float) -> Plan:
     """The plan of method `sca` when so large a share of all rows fits into a worker.
 
     The memory that this takes depends on the exchange buffers, which the planner counts too,
-    so it is searched for. Without a cache everything is at home, and coalesced.
+    so it is searched for. Rows that are needed in nearly every step take less memory cached than
+    in buffers, so that some small shares come with no capacity; then it is what is next to it.
+    Without a cache everything is at home, and coalesced.
     """
     if not share:
         return replace(home_plan(profile, cluster, coalesced=True), method="sca")
