@@ -141,18 +141,20 @@ class Field:
         """Train all plans with the same batches: `warm` steps unseen, then all others in rounds.
 
         `batches` has for every rank one batch a step. With one team for all of them plans are
-        trained one after the other, else in turns.
+        trained one after the other, else in turns. The library's own tiers keep nothing from
+        step to step, so for them two of the unseen steps are enough.
         """
         steps = (len(batches[0]) - warm) // rounds
         parts = [slice(warm + turn * steps, warm + (turn + 1) * steps) for turn in range(rounds)]
         given = [([each[part] for each in batches], [piped] * self.ranks) for part in parts]
-        first = ([each[:warm] for each in batches], [piped] * self.ranks)
         results: dict[str, Result] = {}
         for group in [[name] for name in plans] if self.shared else [list(plans)]:
             self.start(group)
             for name in group:
                 results[name] = self._made(name, plans[name])
-                self.team(name).call("train", *first)
+                few = 0 if name in self.trainers else max(0, warm - 2)
+                first = [each[few:warm] for each in batches]
+                self.team(name).call("train", first, [piped] * self.ranks)
                 self.team(name).call("reset")
             for turn in given:
                 for name in group:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import time
 from collections.abc import Mapping, Sequence
@@ -83,10 +84,11 @@ class Trainer:
         from rowtier.torch import SGD, ShardedEmbeddings
 
         self.module = None
-        gc.collect()
+        _trim()
         tiers = {"ssd": self.tier()}
         self.module = ShardedEmbeddings(plan, SGD(lr=0.01), tiers=tiers, init=_first_weights)
         self.drain()
+        _trim()
 
     def tier(self) -> Any:
         """What keeps the slow tier: the library's own with its default buffer."""
@@ -142,6 +144,14 @@ class Trainer:
             "slow_reads": float(rows[:, :, 0].sum()) / totals.steps,
             "slow_rows_by_rank": (rows[:, :, 2].sum(axis=1) / totals.steps).tolist(),
         }
+
+
+def _trim() -> None:
+    """Give back what is free: tables of other sizes would not fit into the gaps of the heap."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
 
 
 def _tensors(entry: Any) -> Any:

@@ -1,135 +1,132 @@
-"""A model four times the memory allowed, trained from a disk.
+"""A model four times the memory allowed, trained from a disk in one process.
 
-Eight tables alike, 1 GiB, Zipf 1.05, SGD; 256 MiB for rows. Every contender is a process of its
-own with the same limit on its memory, page cache included, and the same code but for where rows
-are kept. They take turns, with the same batches. `joint` and the greedy placements of whole
-tables (RecShard's three baselines, as `rowtier plan` makes them) run on RAM and the disk tier;
-there greedy plans, too, have rows in hotness order, which their papers do not give them, so
-they also run in id order. `mmap` is one file with the rows of all tables in id order, mapped with
-MADV_RANDOM: the system keeps in memory what it likes.
+Two workloads, both 1 GiB with 256 MiB for rows, Zipf 1.05, SGD:
+
+    hashed   40 hash tables of all sizes with skewed pooling and coverage, many of their rows unused
+             (benchmarks/_hashed.py): the kind of model RecShard is about, so the headline
+    equal    eight tables alike, 10 ids a sample: placing whole tables can hardly go wrong there;
+             figures end in `_equal_tables`
+
+Every contender is a process of its own with the same limit on its memory, page cache included,
+and the same code but for where rows are kept. They take turns, with the same batches. Greedy
+placements of whole tables (RecShard's three baselines) have their rows in the order of ids, as in
+the paper; `…, hotness order` are the same with hot rows side by side on few pages, which is
+stronger than the paper's, and reported apart. `mmap` is one file with the rows of all tables in id
+order, mapped with MADV_RANDOM: the system keeps in memory what it likes.
+
+`slow_reads` (lookups that the disk tier serves) and `slow_rows` (distinct rows of it that are
+updated) are the same in every run; `pages_read` is measured, for `mmap` as major page faults.
 """
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import mmap
 import resource
-import statistics
 import tempfile
-import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _bounded import Worker, bounded
 from _form import Measured, run
+from _hashed import HashedModel
+from _tiers import BY_HEAT, GREEDY, Field, Result, first_alike, greedy_plans
+from _trainer import DIM, Batch, Trainer, machine
 
 import rowtier
-from rowtier import Cluster, Device, FeatureStats, Profile, RowCounts, Table, TableStats, Tier
+from rowtier import FeatureStats, Profile, RowCounts, Table, TableStats
 from rowtier.runtime.memory import Disk, Form, RamRows
 
+KEY = ("workload", "batch", "contender")
+COUNTS = ("slow_reads", "slow_rows")
 MIB = 2**20
-TABLES, ROWS, DIM, LENGTH, ALPHA = 8, 2**19, 64, 10, 1.05
-ALLOWED_BYTES = 256 * MIB
-BUFFER_BYTES = 32 * MIB  # of the disk tier
-WORKING_BYTES = 112 * MIB  # for all alike: that buffer, the remap tables, batches, the heap
-BATCHES = (32, 128, 512)
-HEADLINE = 128  # what a step of any contender reads fits into the buffer
-ROUNDS, STEPS = 5, 8
+TABLES, LENGTH, ALPHA = 8, 10, 1.05
+# For all alike: 64 MiB of pages, the order of rows and where they lie, batches, the heap.
+WORKING_BYTES = 192 * MIB
+HASHED_BATCH, EQUAL_BATCH = 512, 128
+BATCHES = (32, 128, 512)  # of the equal tables
 WARM_LOOKUPS = 600_000  # until the page cache of a mapped file is as full as it gets
-GREEDY = ("size", "lookup", "size-lookup")
 GOALS: Any = {"joint_vs_mmap": (">=", 5.0), "joint_vs_best_greedy": (">=", 6.0)}
+Row = dict[str, Any]
 
 
-@functools.cache
-def cdf() -> Any:
-    """How much of all lookups the hottest rows have."""
-    return np.cumsum(np.arange(1, ROWS + 1, dtype=np.float64) ** -ALPHA)
+@dataclass(frozen=True)
+class Workload:
+    """A model and its data."""
+
+    name: str
+    profile: Callable[[int], Profile]  # by batch size
+    batch: Callable[[int, int], Batch]  # by number and batch size
+    lookups_per_sample: float
 
 
-@functools.cache
-def rows_by_heat(table: int) -> Any:
-    """Hot rows lie anywhere in the table."""
-    return np.random.default_rng(table).permutation(ROWS).astype(np.int32)
-
-
-def zipf_ids(random: np.random.Generator, size: int, table: int) -> Any:
-    """Zipf-distributed row ids."""
-    ranks = np.searchsorted(cdf(), random.random(size) * cdf()[-1])
-    return rows_by_heat(table)[ranks].astype(np.int64)
-
-
-def profile_of(batch: int) -> Profile:
-    """Statistics of four million lookups a table, other than those trained on."""
-    stats = []
-    for index in range(TABLES):
-        table = Table(
-            name=f"t{index}", num_embeddings=ROWS, embedding_dim=DIM, pooling="sum",
-            features=(f"f{index}",), optimizer="sgd",
-        )  # fmt: skip
-        ids = zipf_ids(np.random.default_rng(100 + index), 4_000_000, index)
-        counts = RowCounts.from_dense(np.bincount(ids, minlength=ROWS))
-        feature = FeatureStats(name=f"f{index}", present=len(ids) // LENGTH, lookups=len(ids))
-        stats.append(TableStats.counted(table, len(ids) // LENGTH, (feature,), counts))
-    return Profile(batch, tuple(stats))
-
-
-def machine() -> Cluster:
-    """One process; figures of the kind `rowtier calibrate --disk` finds."""
-    ram = Tier(
-        name="ram", capacity_bytes=ALLOWED_BYTES, bandwidth_bytes_per_s=5e9, granularity_bytes=64
+def hashed(total_bytes: int) -> Workload:
+    """Hash tables of all sizes."""
+    model = HashedModel(seed=0, alpha=ALPHA, total_bytes=total_bytes)
+    lookups = sum(table.coverage * table.ids_per_sample for table in model.tables)
+    return Workload(
+        "hashed", model.profile, lambda number, batch: model.batch(number, 0, batch), lookups
     )
-    ssd = Tier(name="ssd", capacity_bytes=2**34, bandwidth_bytes_per_s=5e8, granularity_bytes=4096)
-    return Cluster(name="one", device=Device(tiers=(ram, ssd)))
 
 
-def plans_of(batch: int) -> dict[str, rowtier.Plan]:
-    """Every plan that is run; greedy ones that are alike only once."""
-    profile, cluster, found = profile_of(batch), machine(), {}
-    found["joint"] = rowtier.make_plan(profile, cluster, "joint")
-    seen: list[Any] = []
-    for method in GREEDY:
-        plan = rowtier.make_plan(profile, cluster, method)
-        if plan.bands not in seen:
-            seen.append(plan.bands)
-            found[method] = plan
-            found[f"{method}, id order"] = _by_id(plan, profile, cluster)
-    whole = rowtier.Band(
-        start=0, stop=ROWS, scope=cluster.top, tier="ssd", coalesced=True, order="blocks"
-    )
-    bands = {entry.table.name: (whole,) for entry in profile.stats}
-    found["mmap"] = rowtier.Plan.build("mmap", profile, cluster, bands)
-    return found
+def equal(total_bytes: int) -> Workload:
+    """Eight tables alike."""
+    rows = total_bytes // (TABLES * DIM * 4)
+    cdf = np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -ALPHA)
+
+    @functools.cache
+    def rows_by_heat(table: int) -> Any:
+        """Hot rows lie anywhere in the table."""
+        return np.random.default_rng(table).permutation(rows).astype(np.int32)
+
+    def ids(random: np.random.Generator, size: int, table: int) -> Any:
+        ranks = np.searchsorted(cdf, random.random(size) * cdf[-1])
+        return rows_by_heat(table)[ranks].astype(np.int64)
+
+    def profile(batch: int) -> Profile:
+        """Statistics of four million lookups a table, other than those trained on."""
+        stats = []
+        for index in range(TABLES):
+            found = ids(np.random.default_rng(100 + index), 4_000_000, index)
+            stats.append(_stats_of(index, rows, found))
+        return Profile(batch, tuple(stats))
+
+    def batch(number: int, size: int) -> Batch:
+        random = np.random.default_rng(10_000 * size + number)
+        drawn = (ids(random, size * LENGTH, table) for table in range(TABLES))
+        return {f"f{table}": found.reshape(size, LENGTH) for table, found in enumerate(drawn)}
+
+    return Workload("equal", profile, batch, TABLES * LENGTH)
 
 
-def small_plan() -> rowtier.Plan:
-    """Half in memory, half on disk: everything is compiled by training it a little."""
-    cluster, stats, bands = machine(), [], {}
-    for index in range(TABLES):
-        table = Table(
-            name=f"t{index}", num_embeddings=1000, embedding_dim=DIM, pooling="sum",
-            features=(f"f{index}",), optimizer="sgd",
-        )  # fmt: skip
-        feature = FeatureStats(name=f"f{index}", present=100, lookups=1000)
-        counts = RowCounts.from_dense(np.ones(1000, dtype=np.int64))
-        stats.append(TableStats.counted(table, 100, (feature,), counts))
-        bands[table.name] = tuple(
-            rowtier.Band(
-                start=start, stop=start + 500, scope=cluster.top, tier=tier, coalesced=True,
-                exchange="sums" if index % 2 else "rows",
-            )
-            for start, tier in ((0, "ram"), (500, "ssd"))
-        )  # fmt: skip
-    return rowtier.Plan.build("small", Profile(8, tuple(stats)), cluster, bands)
+def _stats_of(index: int, rows: int, ids: Any) -> TableStats:
+    table = Table(
+        name=f"t{index}", num_embeddings=rows, embedding_dim=DIM, pooling="sum",
+        features=(f"f{index}",), optimizer="sgd",
+    )  # fmt: skip
+    counts = RowCounts.from_dense(np.bincount(ids, minlength=rows))
+    feature = FeatureStats(name=f"f{index}", present=len(ids) // LENGTH, lookups=len(ids))
+    return TableStats.counted(table, len(ids) // LENGTH, (feature,), counts)
 
 
-def _by_id(plan: rowtier.Plan, profile: Profile, cluster: Cluster) -> rowtier.Plan:
+def plans_of(profile: Profile, allowed_bytes: int) -> dict[str, rowtier.Plan]:
+    """Every plan that is run; those that are alike only once."""
+    cluster = machine(1, allowed_bytes)
+    found = {"joint": rowtier.make_plan(profile, cluster, "joint")}
+    found |= greedy_plans(profile, cluster)
+    found = {name: found[name] for name, first in first_alike(found).items() if name == first}
     bands = {
-        name: tuple(band.model_copy(update={"order": "blocks"}) for band in placed)
-        for name, placed in plan.bands.items()
-    }
-    return rowtier.Plan.build(f"{plan.method}, id order", profile, cluster, bands)
+        entry.table.name: (
+            rowtier.Band(
+                start=0, stop=entry.table.num_embeddings, scope=cluster.top, tier="ssd",
+                coalesced=True, order="blocks",
+            ),
+        )
+        for entry in profile.stats
+    }  # fmt: skip
+    return found | {"mmap": rowtier.Plan.build("mmap", profile, cluster, bands)}
 
 
 class Mapped(Disk):
@@ -154,128 +151,94 @@ class Mapped(Disk):
         return rows
 
 
-class Contender:
-    """A plan in a process, trained when told to."""
+class MappedTrainer(Trainer):
+    """The same training on a mapped file."""
 
-    def __init__(self, name: str, plan_folder: str, folder: str):
-        self.name, self.folder, self.plan = name, folder, small_plan()
-        self.make()
-        self.train(0, 2, 8, 1000)  # compiles
-        self.plan = rowtier.Plan.load(plan_folder)
+    def tier(self) -> Any:
+        return Mapped(self.folder)
 
-    def ready(self) -> None:
-        """Nothing; it answers when the process has started."""
-
-    def make(self) -> float:
-        """Set all rows; seconds it took."""
-        from rowtier.torch import SGD, ShardedEmbeddings
-
-        start = time.perf_counter()
-        self.disk = Mapped(self.folder) if self.name == "mmap" else Disk(self.folder, BUFFER_BYTES)
-        self.module = ShardedEmbeddings(self.plan, SGD(lr=0.01), tiers={"ssd": self.disk})
-        return time.perf_counter() - start
-
-    def train(self, first: int, steps: int, batch: int, rows: int = ROWS) -> tuple[float, int]:
-        """Seconds of some steps, and how often they went to the disk for a page."""
-        import torch
-
-        batches = [batch_of(number, batch, rows) for number in range(first, first + steps)]
-        grad = torch.full((batch, DIM), 0.01)
-        before, start = self.slow_reads(), time.perf_counter()
-        for ids in batches:
-            outs = list(self.module(ids).values())
-            torch.autograd.backward(outs, [grad] * len(outs))
-            self.module.optimizer.step()
-        return time.perf_counter() - start, self.slow_reads() - before
-
-    def slow_reads(self) -> int:
-        if self.name == "mmap":
-            return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
-        kept = self.module.engine.memories["ssd"]
-        return sum(pages.pages_read for pages in kept.pages.values())  # type: ignore[attr-defined]
+    def pages_read(self) -> int:
+        """Page faults that went to the disk."""
+        return resource.getrusage(resource.RUSAGE_SELF).ru_majflt
 
 
-def batch_of(number: int, batch: int, rows: int) -> dict[str, Any]:
-    """The same for all contenders."""
-    import torch
-
-    random = np.random.default_rng(10_000 * batch + number)
-    found = {}
-    for table in range(TABLES):
-        ids = zipf_ids(random, batch * LENGTH, table) % rows
-        found[f"f{table}"] = torch.from_numpy(ids.reshape(batch, LENGTH))
-    return found
-
-
-def compare(batch: int, folder: Path, quick: bool) -> list[dict[str, object]]:
+def compare(
+    workload: Workload, batch: int, allowed_bytes: int, field: Field, rounds: int, steps: int
+) -> list[Row]:
     """All contenders at one batch size, taking turns."""
-    rounds, steps = (3, 4) if quick else (ROUNDS, STEPS)
-    warm = WARM_LOOKUPS // (batch * LENGTH * TABLES) // (4 if quick else 1)
-    seconds: dict[str, list[float]] = {}
-    slow: dict[str, list[int]] = {}
-    with contextlib.ExitStack() as stack:
-        workers, limits = {}, {}
-        for name, plan in plans_of(batch).items():
-            plan.save(folder / f"{batch}-{name}")
-            worker = Worker(Contender, name, str(folder / f"{batch}-{name}"), str(folder))
-            worker.call("ready")  # what is imported and loaded so far is not counted
-            pid = worker.process.pid
-            assert pid is not None
-            limits[name] = stack.enter_context(bounded(pid, ALLOWED_BYTES + WORKING_BYTES))
-            stack.callback(worker.stop)
-            worker.call("make")
-            worker.call("train", 0, warm, batch)
-            workers[name] = worker
-        for turn in range(rounds):
-            for name, worker in workers.items():
-                spent, reads = worker.call("train", warm + turn * steps, steps, batch)
-                seconds.setdefault(name, []).append(spent / steps)
-                slow.setdefault(name, []).append(reads // steps)
-    return [
-        {
-            "batch": batch,
-            "contender": name,
-            "step_ms": 1e3 * statistics.median(times),
-            "fastest_ms": 1e3 * min(times),
-            "slow_reads_per_step": statistics.median(slow[name]),
-            "samples_per_s": batch / statistics.median(times),
-            "memory_bound_by": limits[name],
-        }
-        for name, times in seconds.items()
-    ]
+    warm = max(1, int(WARM_LOOKUPS / (batch * workload.lookups_per_sample)))
+    plans = plans_of(workload.profile(batch), allowed_bytes)
+    batches = [[workload.batch(number, batch) for number in range(warm + rounds * steps)]]
+    results = field.race(plans, batches, rounds, warm)
+    return [_row(workload.name, batch, name, result) for name, result in results.items()]
 
 
-def figures_of(rows: list[dict[str, Any]], batch: int) -> dict[str, float | None]:
-    """Joint against the others, in throughput and in reads from the disk."""
-    mine = {row["contender"]: row for row in rows if row["batch"] == batch}
-    joint = mine["joint"]
-
-    def best(names: list[str], key: str) -> float:
-        return float(min(mine[name][key] for name in names) / max(joint[key], 1e-9))
-
-    ranked = [name for name in mine if name in GREEDY]
-    by_id = [name for name in mine if name.endswith("id order")]
+def _row(workload: str, batch: int, name: str, result: Result) -> Row:
+    mapped = name == "mmap"
     return {
-        "joint_vs_mmap": best(["mmap"], "step_ms"),
-        "joint_vs_best_greedy": best(ranked, "step_ms"),
-        "joint_vs_best_greedy_id_order": best(by_id, "step_ms"),
-        "slow_reads_mmap_vs_joint": best(["mmap"], "slow_reads_per_step"),
-        "slow_reads_greedy_vs_joint": best(ranked, "slow_reads_per_step"),
-        "slow_reads_greedy_id_order_vs_joint": best(by_id, "slow_reads_per_step"),
+        "workload": workload,
+        "batch": batch,
+        "contender": name,
+        "step_ms": 1e3 * result.step_s,
+        "fastest_ms": 1e3 * result.fastest_s,
+        "cpu_ms": 1e3 * result.by_rank("cpu_s")[0],
+        "disk_ms": None if mapped else 1e3 * result.by_rank("disk_s")[0],
+        "samples_per_s": batch / result.step_s,
+        "slow_reads": None if mapped else result.counts["slow_reads"],
+        "slow_rows": None if mapped else sum(result.counts["slow_rows_by_rank"]),
+        "pages_read": result.by_rank("pages")[0],
+        "memory_bound_by": result.bound,
     }
 
 
+def figures_of(rows: Mapping[str, Row]) -> dict[str, float | None]:
+    """Joint against the others of one workload and batch: in throughput and slow accesses."""
+    joint, by_id = rows["joint"], [name for name in GREEDY if name in rows]
+    by_heat = [name for name in rows if name.endswith(BY_HEAT)]
+
+    def best(names: list[str], key: str) -> float:
+        return float(min(rows[name][key] for name in names) / max(joint[key], 1e-9))
+
+    return {
+        "joint_vs_mmap": best(["mmap"], "step_ms"),
+        "joint_vs_best_greedy": best(by_id, "step_ms"),
+        "joint_vs_best_greedy_hotness_order": best(by_heat, "step_ms"),
+        "slow_reads_greedy_vs_joint": best(by_id, "slow_reads"),
+        "pages_read_mmap_vs_joint": best(["mmap"], "pages_read"),
+        "pages_read_greedy_vs_joint": best(by_id, "pages_read"),
+        "pages_read_greedy_hotness_order_vs_joint": best(by_heat, "pages_read"),
+    }
+
+
+def _ending(workload: Workload, batch: int) -> str:
+    """What the names of figures end in; none for the headline."""
+    if workload.name == "hashed":
+        return ""
+    return "_equal_tables" + ("" if batch == EQUAL_BATCH else f"_batch_{batch}")
+
+
 def measure(quick: bool) -> Measured:
-    """Three batch sizes; the figures are of the middle one, those of the others named so."""
-    rows: list[dict[str, object]] = []
+    """Both workloads; figures of the equal tables are of the middle batch size, or named so."""
+    total_bytes = 512 * MIB if quick else 1024 * MIB
+    allowed_bytes = total_bytes // 4
+    rows: list[Row] = []
     figures: dict[str, float | None] = {}
-    batches = (HEADLINE,) if quick else BATCHES
-    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".disk-tier-") as folder:
-        for batch in batches:
-            rows += compare(batch, Path(folder), quick)
-            found = figures_of(rows, batch)
-            end = "" if batch == HEADLINE else f"_batch_{batch}"
-            figures |= {f"{name}{end}": value for name, value in found.items()}
+    with (
+        tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".disk-tier-") as folder,
+        Field(
+            1, allowed_bytes + WORKING_BYTES, Path(folder), shared=quick,
+            trainers={"mmap": MappedTrainer},
+        ) as field,
+    ):  # fmt: skip
+        asked = [(hashed(total_bytes), HASHED_BATCH, 4, 4)]
+        batches = (EQUAL_BATCH,) if quick else BATCHES
+        asked += [(equal(total_bytes), batch, 4, 4) for batch in batches]
+        for workload, batch, rounds, steps in asked:
+            turns = (2, 2) if quick else (rounds, steps)
+            found = compare(workload, batch, allowed_bytes, field, *turns)
+            rows += found
+            mine = figures_of({row["contender"]: row for row in found})
+            figures |= {f"{name}{_ending(workload, batch)}": value for name, value in mine.items()}
     return Measured(rows, figures)
 
 
