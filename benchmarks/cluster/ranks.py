@@ -127,6 +127,7 @@ def _serve(pipe: connection.Connection, parent: int) -> None:
     import traceback
 
     end_with_parent(parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one who started this one decides
     joined = False
     while True:
         try:
