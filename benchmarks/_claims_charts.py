@@ -159,8 +159,8 @@ CHARTS: dict[str, tuple[str, Callable[[Results], Rows], Callable[[Rows], Any]]] 
         bars("ms a step"),
     ),
     "disk": (
-        "A model of four times the memory, trained from a disk, by batch size",
-        contender_rows("disk_tier", "samples_per_s", ("batch",), _every),
+        "A model of four times the memory, trained from a disk",
+        contender_rows("disk_tier", "samples_per_s", ("workload", "batch"), _every),
         bars("samples per second"),
     ),
     "plans": ("Planning: time and gap of every instance", _plan_rows, plan_chart),
