@@ -90,8 +90,12 @@ def report(changes: Sequence[Change], unread: Iterable[str]) -> tuple[bool, str]
     lines = [str(change) for change in changes if change.kind in KINDS[:3]]
     fresh = sum(change.kind == "new" for change in changes)
     lines += [f"{fresh} counts are new"] if fresh else []
-    absent = {(change.benchmark, change.setting) for change in changes if change.kind == "absent"}
-    lines += [f"{name}, {setting}: not compared, not measured" for name, setting in sorted(absent)]
+    absent: dict[str, list[str]] = {}
+    for change in changes:
+        if change.kind == "absent":
+            absent.setdefault(change.benchmark, []).append(change.setting)
+    for name, settings in absent.items():
+        lines.append(f"{name}: {len(settings)} counts not measured here, as of {settings[0]}")
     lines += [f"{name}: not compared, no counts from this run" for name in unread]
     bad = sum(change.kind in ("worse", "gone") for change in changes)
     if not bad:
