@@ -6,6 +6,7 @@ import ast
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ RESULTS = HERE / "results"
 GRACE_S = 30.0  # for a benchmark that is told to stop to take down what it set up
 
 Data = Mapping[str, Any]
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception|Interrupt)\b")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def run_benchmark(script: Path, *, quick: bool = False, limit_s: float | None = 
     echo.join(5)
     seconds = time.monotonic() - began
     if late or process.returncode:
-        error = late or echo.last or f"exit code {process.returncode}"
+        error = late or echo.error or echo.last or f"exit code {process.returncode}"
         return Outcome(script.stem, seconds, error=error)
     try:
         return Outcome(script.stem, seconds, data=_checked(json.loads(printed)))
@@ -68,11 +70,14 @@ def run_benchmark(script: Path, *, quick: bool = False, limit_s: float | None = 
 
 
 class _Echo(threading.Thread):
-    """Passes on what a benchmark prints on stderr while it runs, and keeps the last line."""
+    """Passes on what a benchmark prints on stderr while it runs, and keeps the last line.
+
+    And the last that names an exception: what ends a process may have more to say after it.
+    """
 
     def __init__(self, reading: int):
         super().__init__(daemon=True)
-        self.reading, self.last = reading, ""
+        self.reading, self.last, self.error = reading, "", ""
         self.start()
 
     def run(self) -> None:
@@ -80,6 +85,8 @@ class _Echo(threading.Thread):
             for line in lines:
                 sys.stderr.write(line)
                 self.last = line.strip() or self.last
+                if _EXCEPTION.match(line):
+                    self.error = line.strip()
 
 
 def keep(name: str, data: Data, folder: Path = RESULTS) -> None:

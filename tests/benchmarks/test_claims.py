@@ -88,7 +88,10 @@ def test_a_failing_benchmark_is_named_and_the_rest_still_run(
 ) -> None:
     place[1].mkdir()
     (place[1] / "sca.json").write_text(json.dumps(sample([], sca_throughput_ratio=3.0)))
-    (place[0] / "sca.py").write_text("raise RuntimeError('no links here')")
+    late = (
+        "import atexit\natexit.register(print, 'one more thing', file=__import__('sys').stderr)\n"
+    )
+    (place[0] / "sca.py").write_text(f"{late}raise RuntimeError('no links here')")
     assert run(place, "--json") == "sca failed: RuntimeError: no links here"
     data = json.loads(capsys.readouterr().out)
     assert data["figures"]["sca_throughput_ratio"] is None  # never that of an earlier run
