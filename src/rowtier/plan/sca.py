@@ -10,7 +10,8 @@ The paper counts the forward exchange, and so does the objective: the view "sca"
 pass, `CostOptions(training=False)`. Under exact synchronous training copies must be kept equal
 as well: for one row that takes s·(u_j−1 + u_top) where fetching it and returning its gradient
 takes 2·s·u_0 for each link, and u_top ≥ u_j−1 ≥ u_0. So, ids aside, a copy never moves fewer
-bytes. Plan.origin["sca"] reports both counts.
+bytes than a row that devices hold; one that only servers hold all devices fetch, which can be
+more than keeping a few copies equal. Plan.origin["sca"] reports both counts.
 
 Rows are not staged: a gateway's requests replace n·u_0 bytes on the outer links by u_1, and add
 (n − 1)·u_0 on the inner ones, so all links together carry u_1 − u_0 ≥ 0 more. Staging moves bytes
