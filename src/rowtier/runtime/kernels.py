@@ -163,6 +163,7 @@ def pool(lane: Floats, at: Ints, edges: Ints, weights: Floats, out: Floats, firs
     for bag in range(len(edges) - 1):
         to = out[bag, first : first + width]
         for i in range(edges[bag], edges[bag + 1]):
+            prefetch_row(lane, at, i)
             if at[i] < 0:
                 continue
             row = lane[at[i]]
@@ -184,6 +185,7 @@ def pool_back(
     for bag in range(len(edges) - 1):
         come = grad[bag, first : first + width]
         for i in range(edges[bag], edges[bag + 1]):
+            prefetch_row(lane, at, i)
             if at[i] < 0:
                 continue
             row = lane[at[i]]
@@ -217,6 +219,7 @@ def spread_rows(lane: Floats, at: Ints, out: Floats, first: int) -> None:
     """Copy every lookup's row to its line of the output."""
     width = lane.shape[1]
     for i in range(len(at)):
+        prefetch_row(lane, at, i)
         if at[i] >= 0:
             row, to = lane[at[i]], out[i, first : first + width]
             for c in range(len(row)):
@@ -228,6 +231,7 @@ def collect_rows(lane: Floats, at: Ints, grad: Floats, first: int) -> None:
     """Add the gradient of every lookup to the spot of its row."""
     width = lane.shape[1]
     for i in range(len(at)):
+        prefetch_row(lane, at, i)
         if at[i] >= 0:
             row, come = lane[at[i]], grad[i, first : first + width]
             for c in range(len(row)):
