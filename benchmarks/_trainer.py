@@ -97,18 +97,21 @@ class Trainer:
         return Disk(self.folder)
 
     def train(self, batches: Sequence[Batch], piped: bool = False) -> Turn:
-        """Train some steps and wait until all is written, so that nobody else's turn pays."""
+        """Train some steps and wait until all is written, so that nobody else's turn pays.
+
+        Ids become addresses before, as in a data loader with `plan.remapper()`.
+        """
         import torch
 
         from rowtier.torch import Pipeline
 
-        given = [{name: _tensors(entry) for name, entry in batch.items()} for batch in batches]
+        given = [self.module.remapper(batch) for batch in batches]
+        grads = [torch.full((entry.samples, DIM), 0.01) for entry in given[0].values()]
         loop = Pipeline(self.module, given) if piped else ((b, self.module(b)) for b in given)
         waited, pages = self.waits[0], self.pages_read()
         cpu, began = time.process_time(), time.perf_counter()
         for _, found in loop:
-            outs = list(found.values())
-            torch.autograd.backward(outs, [torch.full_like(out, 0.01) for out in outs])
+            torch.autograd.backward(list(found.values()), grads)
             self.module.optimizer.step()
         self.drain()
         spent = (
@@ -152,14 +155,6 @@ def _trim() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
     if trim is not None:
         trim(0)
-
-
-def _tensors(entry: Any) -> Any:
-    import torch
-
-    if isinstance(entry, tuple):
-        return tuple(torch.from_numpy(part) for part in entry)
-    return torch.from_numpy(entry)
 
 
 def _first_weights(table: Table, rows: Any) -> Any:

@@ -8,7 +8,8 @@ Two workloads, both 1 GiB with 256 MiB for rows, Zipf 1.05, SGD:
              figures end in `_equal_tables`
 
 Every contender is a process of its own with the same limit on its memory, page cache included,
-and the same code but for where rows are kept. They take turns, with the same batches. Greedy
+and the same code but for where rows are kept. They take turns, with the same batches, whose ids
+became addresses beforehand (`plan.remapper()` in a data loader). Greedy
 placements of whole tables (RecShard's three baselines) have their rows in the order of ids, as in
 the paper; `…, hotness order` are the same with hot rows side by side on few pages, which is
 stronger than the paper's, and reported apart. `mmap` is one file with the rows of all tables in id
