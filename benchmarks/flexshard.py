@@ -1,9 +1,9 @@
 """FlexShard's table on real processes: bytes and time between nodes of a sequence table.
 
 One table of a million rows (64 columns, fp32, SGD), sequences of 50 ids, 4096 of them per rank
-and step, in `cluster/`: 2 nodes of 2 ranks and 4 nodes of 1, links of 1 Gbit/s (one setting has
-100 Mbit/s). Ids are drawn by Zipf laws, or are real sessions in time order: the first 60 % are
-profiled, training goes on from there.
+and step, in `cluster/`: 2 nodes of 2 ranks and 4 nodes of 1, links of 1 Gbit/s. One setting has
+100 Mbit/s and 144 sequences. Ids are drawn by Zipf laws, or are real sessions in time order, 1400
+per rank and step: the first 60 % are profiled, training goes on from there.
 
 All contenders train on the same batches, in the same processes, in turns:
 
@@ -266,9 +266,9 @@ def measure(quick: bool) -> Measured:
             cluster = calibrated(shaped)
             print(cluster.levels, file=sys.stderr)
             slow = rate < 1e9
-            every: list[Data] = [Zipf(1.2, 128)] if slow else [Zipf(a, 4096) for a in ZIPFS]
+            every: list[Data] = [Zipf(1.2, 144)] if slow else [Zipf(a, 4096) for a in ZIPFS]
             if not slow:
-                every += real_data(batch_size=1024)
+                every += real_data(batch_size=1400)
             for data in every:
                 half = data.name == "zipf 1.2" and ranks == 2 and not slow
                 rows += setting(shaped, cluster, data, Steps(), half, foreseen=True)

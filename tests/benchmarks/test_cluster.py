@@ -58,7 +58,7 @@ def found_link(rank, world):
     from rowtier.calibrate import links
     from rowtier.calibrate.job import Job
 
-    links.SIZE_S, links.MESSAGE_BYTES = 0.05, (2**14, 2**17, 2**20)
+    links.SIZE_S, links.MESSAGE_BYTES = 0.05, (2**18, 2**19, 2**20)
     return links.time_links(Job(rank, world, 2), lambda: None)[-1].level()
 
 
