@@ -118,16 +118,17 @@ def _serve(pipe: Any, make: Callable[..., Any], args: tuple[Any, ...]) -> None:
 @contextlib.contextmanager
 def bounded(pids: Sequence[int], limit_bytes: int) -> Iterator[str]:
     """Bound what processes use together from now on, inside the group they are in; says how."""
+    group, limit = _new_group(f"rowtier-{pids[0]}")
+    how = limit
     try:
-        group, limit = _new_group(f"rowtier-{pids[0]}")
+        group.mkdir()
         (group / limit).write_text(str(limit_bytes))
         for pid in pids:
             (group / "cgroup.procs").write_text(str(pid))
     except OSError as error:
-        yield f"not bounded: {error.strerror}"
-        return
+        how = f"not bounded: {error.strerror}"
     try:
-        yield limit
+        yield how
     finally:
         # A group goes only when its last process has gone, which the caller sees to.
         with contextlib.suppress(OSError):
@@ -136,13 +137,12 @@ def bounded(pids: Sequence[int], limit_bytes: int) -> Iterator[str]:
 
 def _new_group(name: str) -> tuple[Path, str]:
     """A group of cgroup v1 or v2 below this process's own, and the file of its limit."""
-    own = {}
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
+    own, mine = {}, Path("/proc/self/cgroup")
+    for line in mine.read_text().splitlines() if mine.exists() else []:
         _, kinds, path = line.split(":", 2)
         own[kinds] = path.lstrip("/")
     if "memory" in own:
         group, limit = _ROOT / "memory" / own["memory"] / name, "memory.limit_in_bytes"
     else:
         group, limit = _ROOT / own.get("", "") / name, "memory.max"
-    group.mkdir()
     return group, limit

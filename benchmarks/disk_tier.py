@@ -45,7 +45,7 @@ COUNTS = ("slow_reads", "slow_rows")
 MIB = 2**20
 TABLES, LENGTH, ALPHA = 8, 10, 1.05
 # For all alike: 64 MiB of pages, the order of rows and where they lie, batches, the heap.
-WORKING_BYTES = 192 * MIB
+WORKING_BYTES = 208 * MIB
 HASHED_BATCH, EQUAL_BATCH = 512, 128
 BATCHES = (32, 128, 512)  # of the equal tables
 WARM_LOOKUPS = 600_000  # until the page cache of a mapped file is as full as it gets
