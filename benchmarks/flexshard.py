@@ -44,15 +44,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from _flexshard_data import DATA, Data, Sessions, Zipf, distinct_by_node, step_batches
+from _flexshard_data import DATA, Data, Sessions, Zipf, distinct_by_node
 from _flexshard_job import TORCHREC, build, step
+from _flexshard_plans import (
+    NARROW,
+    OURS,
+    PLENTY_BYTES,
+    joint,
+    nominal,
+    peak_bytes,
+    plans_of,
+    replayed,
+    with_capacity,
+)
 from _form import Measured, run
 from cluster import Shaped, why_not
 
 import rowtier
-from rowtier import Band, Cluster, Device, Level, Plan, Profile, Tier
-from rowtier.cost.options import CostOptions
-from rowtier.cost.step import StepCost, step_cost
+from rowtier import Cluster, Plan
 
 GOALS: dict[str, Any] = {
     "bytes_error_max_large": ("<=", 0.03),
@@ -63,13 +72,10 @@ GOALS: dict[str, Any] = {
     "flexshard_time_ratio": (">=", 6.0),
     "static_bound_excess_max": ("<=", 0.05),
 }
-OURS = ("row-wise plain", "row-wise coalesced", "flexshard", "joint")
 HALF = "joint fp16"
 ZIPFS = (0.8, 1.0, 1.2)
 REAL = ("diginetica", "nowplaying")
-NARROW = CostOptions(ids="narrow")  # as the runtime sends them
 LARGE_BYTES = 2**20
-PLENTY_BYTES = 8 * 2**30
 Row = dict[str, Any]
 
 
@@ -86,20 +92,6 @@ class Steps:
         return self.warm + self.counted + self.timed
 
 
-def nominal(nodes: int, ranks: int, rate_bits_per_s: float) -> Cluster:
-    """Round figures for links of this rate: plans that do not depend on today's weather."""
-    inside = Level(name="node", size=ranks, bandwidth_bytes_per_s=1e9, latency_s=3e-4)
-    between = Level(
-        name="cluster", size=nodes, bandwidth_bytes_per_s=0.8 * rate_bits_per_s / 8,
-        latency_s=5e-4, per="group" if ranks > 1 else "device",
-    )  # fmt: skip
-    ram = Tier(
-        name="ram", capacity_bytes=PLENTY_BYTES, bandwidth_bytes_per_s=2e9, granularity_bytes=64
-    )
-    levels = (inside, between) if ranks > 1 else (between,)
-    return Cluster(name=f"{nodes}x{ranks}", levels=levels, device=Device(tiers=(ram,)))
-
-
 def calibrated(shaped: Shaped) -> Cluster:
     """The same cluster as `rowtier calibrate` finds it."""
     with tempfile.TemporaryDirectory() as folder:
@@ -111,58 +103,6 @@ def calibrated(shaped: Shaped) -> Cluster:
         if done.code:
             raise RuntimeError(f"calibrate: {done.stderr[done.first_failed or 0]}")
         return with_capacity(Cluster.load(path), PLENTY_BYTES)
-
-
-def with_capacity(cluster: Cluster, capacity_bytes: int) -> Cluster:
-    """The same cluster with so much memory per device."""
-    tier = cluster.device.tiers[0].model_copy(update={"capacity_bytes": capacity_bytes})
-    device = cluster.device.model_copy(update={"tiers": (tier,)})
-    return cluster.model_copy(update={"device": device})
-
-
-def plans_of(profile: Profile, cluster: Cluster) -> dict[str, Plan]:
-    """rowtier's contenders."""
-    plain = rowtier.make_plan(profile, cluster, "row-wise")
-    table, tier = profile.stats[0].table, cluster.device.tiers[0].name
-    band = Band(start=0, stop=table.num_embeddings, scope=cluster.top, tier=tier, coalesced=True)
-    coalesced = Plan.build("row-wise coalesced", profile, cluster, {table.name: (band,)})
-    flexshard = rowtier.make_plan(profile, cluster, "flexshard")
-    return dict(zip(OURS, (plain, coalesced, flexshard, joint(profile, plain)), strict=True))
-
-
-def joint(profile: Profile, plain: Plan) -> Plan:
-    """joint in the memory that plain row-wise uses at its peak, buffers of both counted."""
-    budget_bytes = capacity_bytes = peak_bytes(plain)
-    least_bytes = int(cost_of(plain).memory.rows[:, 0].max())
-    while True:
-        cluster = with_capacity(plain.cluster, capacity_bytes)
-        plan = rowtier.make_plan(profile, cluster, "joint")
-        excess = peak_bytes(plan) - budget_bytes
-        if excess <= 0 or capacity_bytes == least_bytes:
-            return plan
-        capacity_bytes = max(least_bytes, capacity_bytes - max(excess, budget_bytes // 50))
-
-
-def cost_of(plan: Plan) -> StepCost:
-    return step_cost(plan.bands, plan.profile, plan.cluster, plan.order, NARROW)
-
-
-def peak_bytes(plan: Plan) -> int:
-    """Rows and exchange buffers of the fullest device."""
-    memory = cost_of(plan).memory
-    return int((memory.rows + memory.buffers)[:, 0].max())
-
-
-def replayed(plan: Plan, data: Data, world: int, steps: list[int]) -> tuple[float, float]:
-    """Bytes between nodes in a step: all of them, and those of rows, gradients and sync."""
-    found = rowtier.replay(plan, step_batches(data, world, steps), options=NARROW)
-    moved = {
-        figure.label.name: figure.replayed
-        for figure in found.figures
-        if figure.label[:2] == ("level", plan.cluster.top)  # flows that a plan has not are left out
-    }
-    rows = sum(moved.get(flow, 0.0) for flow in ("forward", "backward", "sync"))
-    return rows + sum(moved.get(flow, 0.0) for flow in ("ids", "sync_ids")), rows
 
 
 def contest(shaped: Shaped, data: Data, plans: dict[str, Plan], steps: Steps) -> dict[str, Row]:
