@@ -1,7 +1,7 @@
 """A training step of the embeddings: rowtier against TorchRec, in the same processes.
 
-Steps of all contenders take turns, with the same batches, one thread a rank and the same
-malloc. A step is look-up, backward and update (SGD). `own row-wise` is rowtier with every
+Steps of all contenders take turns, in an order that goes round, with the same batches, one
+thread a rank and the same malloc. A step is look-up, backward and update (SGD). `own row-wise` is rowtier with every
 table spread over all ranks, coalesced: against TorchRec's row-wise it tells what the kernels
 and coalescing give, and joint against it what the placement gives.
 """
@@ -231,7 +231,9 @@ def contest(
             zipf_ids(random, alpha, shape["batch"] * shape["length"], i)
             for i in range(shape["tables"])
         ]
-        for name, contender in contenders.items():
+        turn = number % len(contenders)  # nobody always follows the same one
+        for name in [*list(contenders)[turn:], *list(contenders)[:turn]]:
+            contender = contenders[name]
             prepared = contender.prepare(ids, shape, grad)
             dist.barrier()
             began = time.perf_counter()

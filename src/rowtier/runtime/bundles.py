@@ -91,17 +91,26 @@ class Lookups:
         return len(self.edges) - 1
 
     @cached_property
+    def fetched(self) -> Ints | None:
+        """The lookups whose rows come here, not their sums; None: all."""
+        bands = self.bundle.fetched_bands
+        return None if bands is None else kernels.inside(self.address, bands)
+
+    @cached_property
     def _distinct(self) -> tuple[NDArray[Any], Ints]:
-        return kernels.distinct(self.address, self.table.num_embeddings)
+        chosen, bands = self.fetched, self.bundle.fetched_bands
+        if chosen is None or bands is None:
+            return kernels.distinct(self.address, self.table.num_embeddings)
+        return kernels.distinct(self.address[chosen], int(bands[:, 1].max(initial=1)))
 
     @property
     def rows(self) -> NDArray[Any]:
-        """The addresses of the distinct rows, rising."""
+        """The addresses of the distinct rows that come here, rising."""
         return self._distinct[0]
 
     @property
     def row_of(self) -> Ints:
-        """Which distinct row each lookup is of."""
+        """Which distinct row each of the lookups `fetched` is of."""
         return self._distinct[1]
 
     @cached_property
@@ -147,6 +156,14 @@ class Bundle:
     def pieces(self) -> list[Piece]:
         """All pieces."""
         return [piece for layer in self.layers for piece in layer]
+
+    @cached_property
+    def fetched_bands(self) -> Ints | None:
+        """Start and stop of the bands whose rows come to the reader; None: all do."""
+        if len(self.layers) > 1 or not any(piece.pooled for piece in self.pieces):
+            return None
+        bands = [(p.band.start, p.band.stop) for p in self.pieces if not p.pooled]
+        return np.array(bands, dtype=np.int64).reshape(-1, 2)
 
     def counts_of(self, piece: Piece, counts: Ints) -> Ints:
         """The part of counts, as in `numbers`, that is of one piece."""
@@ -314,7 +331,8 @@ def _joined(found: list[Layers], _map: TableMap, number: int) -> tuple[Bundle, d
     spans: dict[int, Spans] = {}
     windows: dict[int, Window] = {}
     added: dict[int, tuple[int, int]] = {}  # per piece of the plan: what is added, which band
-    for alike in kinds.values():
+    # Rows that are fetched first: then the bits that tell distinct ones are few.
+    for alike in sorted(kinds.values(), key=lambda alike: alike[0].pooled):
         firsts, stop = _laid(alike)
         band = alike[0].band.model_copy(
             update={"start": rows, "stop": rows + stop, "offset": 0, "order": "spread"}

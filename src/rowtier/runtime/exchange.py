@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +20,7 @@ from rowtier.runtime.counters import Counters
 from rowtier.runtime.parcels import Grouped, Layout, swap_counts, swap_entries
 from rowtier.runtime.rows import RowsTrip
 from rowtier.runtime.staged import StagedTrip, tell_bags
-from rowtier.runtime.storage import Shard
+from rowtier.runtime.storage import Shard, embedding_bag
 from rowtier.runtime.sums import Pooled, SumsRequest, SumsTrip
 from rowtier.runtime.wire import Wire
 
@@ -51,6 +52,7 @@ class Trip:
 
     def __post_init__(self) -> None:
         self._spots: dict[int, list[tuple[int, Ints, Lane]]] = {}
+        self._bags: dict[int, list[_Bags]] = {}
 
     def forget_rows(self) -> None:
         """Give the memory of rows back once the outputs are made of them."""
@@ -70,6 +72,26 @@ class Trip:
         if found is None:
             found = self._spots[id(lookups)] = list(_spots(self, lookups))
         return found
+
+    def bags(self, lookups: Lookups) -> list[_Bags]:
+        """The same for bags, without lookups that are not among the rows."""
+        found = self._bags.get(id(lookups))
+        if found is None:
+            found = self._bags[id(lookups)] = [
+                _Bags(first, *_present(at, lookups), lane)
+                for first, at, lane in self.spots(lookups)
+            ]
+        return found
+
+
+class _Bags(NamedTuple):
+    """Bags of rows that lie in a lane: the first column, spots, edges and weights."""
+
+    first: int
+    at: Ints
+    edges: Ints
+    weights: Floats
+    lane: Lane
 
 
 class Exchange:
@@ -247,18 +269,22 @@ class Exchange:
     def backward(self, trip: Trip, grads: dict[Bundle, Floats]) -> None:
         """Bring gradients to the rows: per bag, or per lookup of tables that are not pooled."""
         grad_lanes = {
-            hop: {lane.kind: lane.layout.zeros() for lane in lanes}
+            hop: {
+                lane.kind: lane.layout.zeros([isinstance(c, RowsTrip) for c in lane.channels])
+                for lane in lanes
+            }
             for hop, lanes in trip.lanes.items()
         }
         first = grad_lanes[1]
         for entry in trip.lookups:
             grad = grads[entry.bundle]
-            for column, at, lane in trip.spots(entry):
-                if entry.table.pooling == "none":
+            if entry.table.pooling == "none":
+                for column, at, lane in trip.spots(entry):
                     kernels.collect_rows(first[lane.kind], at, grad, column)
-                else:
-                    weights = entry.weights
-                    kernels.pool_back(first[lane.kind], at, entry.edges, weights, grad, column)
+                continue
+            for column, at, edges, weights, lane in trip.bags(entry):
+                rows = len(entry.rows)
+                kernels.pool_back(first[lane.kind], at, edges, weights, grad, column, rows)
         for sums in trip.sums:
             lane_rows, grad = first[sums.dtype, sums.width], grads[sums.request.bundle]
             kernels.take_bags(lane_rows, sums.at, sums.bags, grad, sums.view.first)
@@ -278,9 +304,11 @@ class Exchange:
 
     def pooled(self, trip: Trip, lookups: Lookups) -> Floats:
         """The sums of a table's bags, over all bands; not yet divided for `mean`."""
-        out = np.zeros((lookups.bags, lookups.table.embedding_dim), dtype=np.float32)
-        for first, at, lane in trip.spots(lookups):
-            kernels.pool(lane.rows, at, lookups.edges, lookups.weights, out, first)
+        out = _pooled_at_once(trip.bags(lookups), lookups)
+        if out is None:
+            out = np.zeros((lookups.bags, lookups.table.embedding_dim), dtype=np.float32)
+            for first, at, edges, weights, lane in trip.bags(lookups):
+                kernels.pool(lane.rows, at, edges, weights, out, first)
         for entry in trip.sums:
             if entry.request.lookups is lookups:
                 rows = trip.lane(entry).rows
@@ -305,6 +333,23 @@ def _in_order(
     return [grad_lanes[hop] for hop in sorted(grad_lanes) if kind in grad_lanes[hop]]
 
 
+def _present(at: Ints, lookups: Lookups) -> tuple[Ints, Ints, Floats]:
+    pieces = lookups.bundle.pieces
+    if any(piece.pooled or piece.columns != pieces[0].columns for piece in pieces):
+        return kernels.present(at, lookups.edges, lookups.weights)
+    return at, lookups.edges, lookups.weights
+
+
+def _pooled_at_once(found: list[_Bags], lookups: Lookups) -> Floats | None:
+    """Sums of bags by torch's own kernel, the fastest, if whole rows lie in one lane."""
+    if len(found) != 1 or found[0].lane.rows.shape[1] != lookups.table.embedding_dim:
+        return None
+    (bags,) = found
+    if not len(bags.at):
+        return None
+    return embedding_bag(bags.lane.rows, bags.at, bags.edges[:-1], bags.weights)
+
+
 def _spots(trip: Trip, lookups: Lookups) -> Iterable[tuple[int, Ints, Lane]]:
     """Where every lookup's row lies, for each run of columns that bands hold."""
     here = [entry for entry in trip.rows if entry.lookups is lookups]
@@ -316,7 +361,11 @@ def _spots(trip: Trip, lookups: Lookups) -> Iterable[tuple[int, Ints, Lane]]:
             rows_at = np.full(len(lookups.rows), -1, dtype=np.int64)
             for entry in distinct:
                 rows_at[entry.which] = entry.at
-            at = kernels.take_spots(rows_at, lookups.row_of)
+            found = kernels.take_spots(rows_at, lookups.row_of)
+            if lookups.fetched is None:
+                at = found
+            else:
+                at[lookups.fetched] = found
         for entry in group:
             if not entry.distinct:
                 at[entry.which] = entry.at

@@ -19,6 +19,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 _LOW = 0xFFFFFFFF
 _FEW_WORDS = 1 << 14
+_CACHED_FLOATS = 1 << 18  # so many are in the cache, and asking ahead costs more
 
 
 def distinct(address: NDArray[Any], rows: int | None = None) -> tuple[NDArray[Any], Ints]:
@@ -157,15 +158,31 @@ def take_spots(at: Ints, inverse: Ints) -> Ints:
 
 
 @compiled
+def present(at: Ints, edges: Ints, weights: Floats) -> tuple[Ints, Ints, Floats]:
+    """Spots, edges of bags and weights without the lookups that have no spot.
+
+    Done once, for the loops over rows would have to guess at every lookup.
+    """
+    found, left = np.empty(len(at), dtype=np.int64), np.zeros(len(edges), dtype=np.int64)
+    chosen, weighted, count = np.empty(len(weights), dtype=np.float32), len(weights) > 0, 0
+    for bag in range(len(edges) - 1):
+        for i in range(edges[bag], edges[bag + 1]):
+            found[count] = at[i]
+            if weighted:
+                chosen[count] = weights[i]
+            count += at[i] >= 0
+        left[bag + 1] = count
+    return found[:count].copy(), left, chosen[: count if weighted else 0].copy()
+
+
+@compiled
 def pool(lane: Floats, at: Ints, edges: Ints, weights: Floats, out: Floats, first: int) -> None:
-    """Add the rows of every bag to its columns from `first`; spots below 0 are elsewhere."""
+    """Add the rows of every bag to its columns from `first`."""
     weighted, width = len(weights) > 0, lane.shape[1]
     for bag in range(len(edges) - 1):
         to = out[bag, first : first + width]
         for i in range(edges[bag], edges[bag + 1]):
             prefetch_row(lane, at, i)
-            if at[i] < 0:
-                continue
             row = lane[at[i]]
             if weighted:
                 weight = weights[i]
@@ -178,16 +195,16 @@ def pool(lane: Floats, at: Ints, edges: Ints, weights: Floats, out: Floats, firs
 
 @compiled
 def pool_back(
-    lane: Floats, at: Ints, edges: Ints, weights: Floats, grad: Floats, first: int
+    lane: Floats, at: Ints, edges: Ints, weights: Floats, grad: Floats, first: int, rows: int
 ) -> None:
-    """Add the gradient of every bag to the spots of its rows."""
+    """Add the gradient of every bag to the spots of its rows, of which so many are distinct."""
     weighted, width = len(weights) > 0, lane.shape[1]
+    large = rows * width > _CACHED_FLOATS
     for bag in range(len(edges) - 1):
         come = grad[bag, first : first + width]
         for i in range(edges[bag], edges[bag + 1]):
-            prefetch_row(lane, at, i)
-            if at[i] < 0:
-                continue
+            if large:
+                prefetch_row(lane, at, i)
             row = lane[at[i]]
             if weighted:
                 weight = weights[i]
@@ -256,6 +273,19 @@ def take_bags(lane: Floats, at: Ints, bags: Ints, grad: Floats, first: int) -> N
         row, come = lane[at[i]], grad[bags[i], first : first + width]
         for c in range(len(row)):
             row[c] = come[c]
+
+
+@compiled
+def inside(address: NDArray[Any], bands: Ints) -> Ints:
+    """Which addresses lie in bands, lines of start and stop."""
+    found, count = np.empty(len(address), dtype=np.int64), 0
+    for i in range(len(address)):
+        entry, here = np.int64(address[i]), False
+        for band in range(len(bands)):
+            here |= (entry >= bands[band, 0]) & (entry < bands[band, 1])
+        found[count] = i
+        count += here
+    return found[:count].copy()
 
 
 @compiled
@@ -331,8 +361,11 @@ def ask_bags(
     starts, band = bands[:, 0].copy(), 0
     counts, last = np.zeros(ranks, dtype=np.int64), np.full(ranks, -1, dtype=np.int64)
     to, of = np.full(len(address), -1, dtype=np.int32), np.empty(len(address), dtype=np.int32)
+    first, after = starts[0], bands[:, 1].max()
     for i in range(len(address)):
         entry = np.int64(address[i])
+        if entry < first or entry >= after:
+            continue
         if not bands[band, 0] <= entry < bands[band, 1]:  # mostly the band of the one before
             found = np.searchsorted(starts, entry, side="right") - 1
             if found < 0 or entry >= bands[found, 1]:

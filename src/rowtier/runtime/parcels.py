@@ -91,12 +91,12 @@ class Layout:
     """
 
     def __init__(self, me: int, asked: Ints, got: Ints, width: int, dtype: str):
-        asked, got = asked.copy(), got.copy()
+        every, asked, got = asked, asked.copy(), got.copy()
         local = asked[:, me].copy()
         assert (local == got[:, me]).all()
         asked[:, me] = 0
         got[:, me] = 0
-        self.width, self.dtype = width, dtype
+        self.width, self.dtype, self._counts = width, dtype, every
         self._asked, self._got = asked.sum(axis=0) * width, got.sum(axis=0) * width
         self._local = int(asked.sum())
         self._given = self._local + int(local.sum())
@@ -109,10 +109,15 @@ class Layout:
         """A new lane."""
         return np.empty((self.rows, self.width), dtype=np.float32)
 
-    def zeros(self) -> Floats:
-        """A new lane for gradients: where they are added up it begins with zeros."""
+    def zeros(self, added: Sequence[bool]) -> Floats:
+        """A new lane for gradients: zeros where a channel's are added up, not only written."""
         lane = self.empty()
-        lane[: self._given] = 0
+        if all(added):
+            lane[: self._given] = 0
+            return lane
+        for channel in np.flatnonzero(added):
+            for start, count in zip(self.asked_at[channel], self._counts[channel], strict=True):
+                lane[start : start + count] = 0
         return lane
 
     def answer(self, wire: Wire, lane: Floats) -> None:

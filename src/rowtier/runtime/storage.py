@@ -159,13 +159,7 @@ class Shard:
         evenly = self.weights.flags.c_contiguous
         if not self.plain or not evenly or len(slots) > self.rows.at_once:
             return None
-        found = torch.embedding_bag(
-            torch.from_numpy(self.weights),
-            torch.from_numpy(self.rows.places(slots)),
-            torch.from_numpy(starts),
-            per_sample_weights=torch.from_numpy(weights) if len(weights) else None,
-        )
-        return np.asarray(found[0].numpy())
+        return embedding_bag(self.weights, self.rows.places(slots), starts, weights)
 
     def blocks(self) -> Iterator[tuple[Ints, Floats]]:
         """What `merged` gives in blocks that fit into the processor's cache."""
@@ -200,6 +194,17 @@ class Shard:
             kernels.add_grads(sums, index, part.lane, part.at, part.weights, part.first)
             at += len(part.slots)
         return found.astype(np.int64), sums
+
+
+def embedding_bag(rows: Floats, at: Ints, starts: Ints, weights: Floats) -> Floats:
+    """Sums of rows by bag, from where each begins; `weights` may be empty."""
+    found = torch.embedding_bag(
+        torch.from_numpy(rows),
+        torch.from_numpy(at),
+        torch.from_numpy(starts),
+        per_sample_weights=torch.from_numpy(weights) if len(weights) else None,
+    )
+    return np.asarray(found[0].numpy())
 
 
 def from_bits(bits: NDArray[np.uint16], dtype: str) -> Floats:
