@@ -1,9 +1,9 @@
 """A training step of the embeddings: rowtier against TorchRec, in the same processes.
 
-Steps of all contenders take turns, in an order that goes round, with the same batches, one
-thread a rank and the same malloc. A step is look-up, backward and update (SGD). `own row-wise` is rowtier with every
-table spread over all ranks, coalesced: against TorchRec's row-wise it tells what the kernels
-and coalescing give, and joint against it what the placement gives.
+Steps of all contenders take turns, in an order drawn anew each time, with the same batches,
+one thread a rank and the same malloc. A step is look-up, backward and update (SGD). `own row-wise`
+is rowtier with every table spread over all ranks, coalesced: against TorchRec's row-wise it tells
+what the kernels and coalescing give, and joint against it what the placement gives.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ROWS, DIM, LR = 1_000_000, 64, 0.01
 SEQUENCE = {"tables": 4, "batch": 1024, "length": 50}
 POOLED = {"tables": 8, "batch": 2048, "length": 10}
 ALPHAS = (1.05, 1.2)
-ROUNDS = 12
+ROUNDS = 16
 GOALS: Any = {
     "sequence_vs_torchrec_min": (">=", 4.0),
     "sequence_vs_torchrec_median": (">=", 5.0),
@@ -231,8 +231,8 @@ def contest(
             zipf_ids(random, alpha, shape["batch"] * shape["length"], i)
             for i in range(shape["tables"])
         ]
-        turn = number % len(contenders)  # nobody always follows the same one
-        for name in [*list(contenders)[turn:], *list(contenders)[:turn]]:
+        # Nobody always follows the same one; the same order on all ranks.
+        for name in np.random.default_rng(number).permutation(list(contenders)).tolist():
             contender = contenders[name]
             prepared = contender.prepare(ids, shape, grad)
             dist.barrier()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
 import rowtier
+from rowtier.runtime import bundles
 from rowtier.torch import SGD, Adagrad, RowwiseAdagrad, ShardedEmbeddings, SparseAdam
 
 OPTIMIZERS = {
@@ -37,7 +39,9 @@ def train(
 ) -> dict[str, Any]:  # fmt: skip
     """Train some steps; outputs of each, and what every shard holds in the end."""
     ahead = options.pop("ahead", False)
-    module = embeddings_of(plan, group, weights, **options)
+    can_join = (lambda _: False) if options.pop("alone", False) else bundles._can_join
+    with patch.object(bundles, "_can_join", can_join):
+        module = embeddings_of(plan, group, weights, **options)
     outputs = []
     for batches, given in zip(steps, grads, strict=True):
         batch = {
@@ -90,4 +94,6 @@ def _facts(counted: Any) -> dict[str, Any]:
         "lookups": counted.lookups(),
         "read": read,
         "written": written,
+        "bands": [{k: v for k, v in line.items() if k != "bytes"} for line in counted.lines()],
+        "bytes": [{flow: line["bytes"][flow] for flow in flows} for line in counted.lines()],
     }

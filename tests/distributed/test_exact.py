@@ -1,7 +1,7 @@
 """Training on any plan gives what one process with torch gives: drawn plans, real processes.
 
 ROWTIER_DRAWN_PLANS multiplies how many plans are drawn, ROWTIER_DRAWN_STEPS says how many steps
-they are trained for.
+all of them are trained for; by default it is 20 for one in three.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from rowtier.evaluate.counting import Counter
 from rowtier.profile.readers import open_source
 from rowtier.torch import Disk
 
-STEPS = int(os.environ.get("ROWTIER_DRAWN_STEPS", "20"))
+STEPS = st.sampled_from(
+    [int(n) for n in os.environ.get("ROWTIER_DRAWN_STEPS", "5,5,20").split(",")]
+)
 SEEDS = st.integers(0, 2**32)
 MANY = int(os.environ.get("ROWTIER_DRAWN_PLANS", "1"))
 
@@ -38,17 +40,19 @@ def drawn(examples: int) -> Any:
 
 
 @drawn(75)
-@given(drawn_plans(optimizer="sgd"), SEEDS)
-def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(workers: Any, plan: Plan, seed: int) -> None:
-    case = Case(plan, seed, STEPS, exact=True)
+@given(drawn_plans(optimizer="sgd"), SEEDS, STEPS)
+def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(
+    workers: Any, plan: Plan, seed: int, steps: int
+) -> None:
+    case = Case(plan, seed, steps, exact=True)
     tables, outputs = case.reference(0.0, 1.0, 0.25)
     check(case, case.run(workers, gradients="sum"), tables, outputs, bitwise=True)
 
 
 @drawn(75)
-@given(drawn_plans(), SEEDS)
-def test_all_optimizers_agree_with_torch(workers: Any, plan: Plan, seed: int) -> None:
-    case = Case(plan, seed, STEPS, exact=False)
+@given(drawn_plans(), SEEDS, STEPS)
+def test_all_optimizers_agree_with_torch(workers: Any, plan: Plan, seed: int, steps: int) -> None:
+    case = Case(plan, seed, steps, exact=False)
     tables, outputs = case.reference(0.125, 1 / case.size, 0.05)
     check(case, case.run(workers, 0.125, lr=0.05), tables, outputs, bitwise=False)
 
@@ -114,6 +118,18 @@ def replayed(case: Case, options: CostOptions) -> list[Any]:
     ]
     found = windows(open_source(data, names), names, Wanted(counter.step_samples, 0.0, None, 0))
     return [facts for window in found for _, facts in counter.add(window)]
+
+
+@drawn(20)
+@given(drawn_plans(dtypes=("fp32", "fp16"), optimizer="sgd"), SEEDS)
+def test_tables_that_run_as_one_give_and_count_what_they_do_alone(
+    workers: Any, plan: Plan, seed: int
+) -> None:
+    case = Case(plan, seed, 3, exact=True, samples=3)
+    together, alone = case.run(workers), case.run(workers, alone=True)
+    same(together, alone)
+    assert together[0]["counted"]["bands"] == alone[0]["counted"]["bands"]
+    assert together[0]["counted"]["bytes"] == alone[0]["counted"]["bytes"]
 
 
 @drawn(10)

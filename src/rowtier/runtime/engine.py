@@ -30,7 +30,7 @@ from rowtier.tables import Table
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Gradients = Literal["mean", "sum"]
-_CHUNK = 1 << 16  # rows that are made at once
+_CHUNK = 1 << 13  # rows that are made at once
 
 
 @dataclass(frozen=True)

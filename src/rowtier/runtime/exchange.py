@@ -210,6 +210,8 @@ class Exchange:
         channels: list[Channel] = [t for t in trip.rows if t.piece.hops >= hop]
         channels += trip.sums if hop == 1 else []
         trip.lanes[hop] = []
+        for channel in channels:
+            channel.read_ahead(hop)
         for kind in dict.fromkeys((channel.dtype, channel.width) for channel in channels):
             here = [channel for channel in channels if (channel.dtype, channel.width) == kind]
             dtype, width = kind
@@ -221,7 +223,7 @@ class Exchange:
                 dtype,
             )
             lane = layout.empty()
-            for number, channel in enumerate(here):
+            for number, channel in sorted(enumerate(here), key=lambda pair: pair[1].on_disk):
                 channel.fill(hop, layout, number, lane)
             layout.answer(self.wire, lane)
             trip.lanes[hop].append(Lane(kind, layout, here, lane))

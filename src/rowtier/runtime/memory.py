@@ -50,8 +50,8 @@ class Rows(Protocol):
         """Say that rows were written to."""
         ...
 
-    def prefetch(self, slots: Ints) -> None:
-        """Start to bring rows of the next step; never needed, and never wrong."""
+    def prefetch(self, slots: Ints, steps: int = 1) -> None:
+        """Start to bring rows of the next step, or of this one; never needed, never wrong."""
         ...
 
 
@@ -86,7 +86,7 @@ class RamRows:
     def change(self, places: Ints) -> None:
         """Nothing is to be written back."""
 
-    def prefetch(self, slots: Ints) -> None:
+    def prefetch(self, slots: Ints, steps: int = 1) -> None:
         """Everything is here."""
 
 
@@ -136,9 +136,9 @@ class DiskRows:
         """Have the pages of rows written at the end of the step."""
         self._pages.change(places // self._frame_units)
 
-    def prefetch(self, slots: Ints) -> None:
+    def prefetch(self, slots: Ints, steps: int = 1) -> None:
         """Start to read the pages of rows in the background."""
-        self._pages.prefetch(slots // self._per_page + self._first)
+        self._pages.prefetch(slots // self._per_page + self._first, steps)
 
 
 class Disk:

@@ -334,12 +334,18 @@ def _joined(module: ShardedEmbeddings, grads: Sequence[torch.Tensor | None]) -> 
     joined = []
     for bundle in module.engine.bundles:
         parts = [grads[index] for index in bundle.reads]
-        arrays = [part.detach().cpu().float().numpy() for part in parts if part is not None]
+        arrays = [_array(part) for part in parts if part is not None]
         assert len(arrays) == len(parts)  # autograd gives zeros where an output was not used
         joined.append(
             np.ascontiguousarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
         )
     return joined
+
+
+def _array(tensor: torch.Tensor) -> Floats:
+    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+        tensor = tensor.to("cpu", torch.float32)
+    return np.asarray(tensor.detach().numpy())
 
 
 def _weight_grads(

@@ -104,13 +104,13 @@ class Pages:
         """Say that frames were written to."""
         self._dirty[frames] = True
 
-    def prefetch(self, pages: Ints) -> None:
-        """Start to read pages for the next step. Never needed, never wrong, at any time.
+    def prefetch(self, pages: Ints, steps: int = 1) -> None:
+        """Start to read pages for the next step, or this one. Never needed, never wrong.
 
-        What does not fit beside the pages of this step is left for the next step to read.
+        What does not fit beside the pages of this step is left to be read when it is needed.
         """
         with self._lock:
-            _, missing = self._claim(pages, self._step + 1, self.frames // 2)
+            _, missing = self._claim(pages, self._step + steps, self.frames // 2)
             pages, stored = self._cleared(missing)
             if len(stored):
                 self.pages_ahead += len(stored)

@@ -97,6 +97,11 @@ class RowsTrip:
         here = self.hops[hop - 1]
         return self.spans.numbers, here.asked_by, here.got_by
 
+    @property
+    def on_disk(self) -> bool:
+        """Whether the rows here may take long to read."""
+        return self.shard.on_disk
+
     def asked_counts(self, hop: int) -> Ints:
         """Values that each rank answers with."""
         return self.hops[hop - 1].asked.counts
@@ -104,6 +109,14 @@ class RowsTrip:
     def got_counts(self, hop: int) -> Ints:
         """Values that each rank gets from here."""
         return self.hops[hop - 1].got.counts
+
+    def read_ahead(self, hop: int) -> None:
+        """Begin to read what lies on a disk, while other rows are gathered."""
+        here = self.hops[hop - 1]
+        if here.merged is None:
+            here.slots = self.piece.slots(here.got.data)
+            if self.shard.on_disk:
+                self.shard.prefetch(here.slots, steps=0)
 
     def fill(self, hop: int, layout: Layout, channel: int, lane: Floats) -> None:
         """Write the answers, and note where those to this rank's own requests arrive."""
@@ -113,7 +126,6 @@ class RowsTrip:
         here.at = np.empty(len(here.order), dtype=np.int64)
         here.at[here.order] = kernels.spots(layout.asked_at[channel], here.asked.counts)
         if here.merged is None:
-            here.slots = self.piece.slots(here.got.data)
             self.shard.gather(here.slots, lane, here.given_at)
         else:
             above = self.hops[hop]

@@ -37,6 +37,14 @@ class Part(NamedTuple):
     lane: Floats
     runs: Ints | None = None  # edges of runs of slots that rise
 
+    @property
+    def is_one_run(self) -> bool:
+        """Whether all slots rise, and their gradients lie one after the other: nothing to sum."""
+        if self.runs is None or len(self.weights) or not len(self.slots):
+            return False
+        alone = bool(np.diff(self.runs).max() == len(self.slots))
+        return alone and int(self.at[-1] - self.at[0]) == len(self.at) - 1
+
 
 @dataclass(eq=False)
 class Shard:
@@ -75,12 +83,17 @@ class Shard:
         """Whether weights are stored as they are computed with."""
         return self.weights.dtype == np.float32
 
-    def prefetch(self, slots: Ints) -> None:
-        """Start to bring rows that the next batch reads; those of this step are still updated.
+    @property
+    def on_disk(self) -> bool:
+        """Whether reading rows may take long."""
+        return not isinstance(self.rows, RamRows)
+
+    def prefetch(self, slots: Ints, steps: int = 1) -> None:
+        """Start to bring rows that the next batch reads, or this one (`steps=0`).
 
         Never needed: rows that are not here when they are read are waited for.
         """
-        self.rows.prefetch(slots + self.base)
+        self.rows.prefetch(slots + self.base, steps)
 
     def chunks(self, count: int) -> Iterator[slice]:
         """So many rows in parts for which places can be asked at once, and copies made."""
@@ -167,6 +180,12 @@ class Shard:
             yield self.merged()
             return
         part = self.parts.pop()
+        if part.is_one_run:
+            for first in range(0, len(part.slots), _BLOCK_ROWS):
+                at = int(part.at[first])
+                here = part.slots[first : first + _BLOCK_ROWS]
+                yield here, part.lane[at : at + len(here)]
+            return
         slots, starts, order = self.segments(part)
         for first in range(0, len(slots), _BLOCK_ROWS):
             here = slots[first : first + _BLOCK_ROWS]

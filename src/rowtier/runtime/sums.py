@@ -332,6 +332,17 @@ class SumsTrip:
         """Sums that each rank gets from here."""
         return self._got
 
+    def read_ahead(self, _hop: int) -> None:
+        """Begin to read what lies on a disk, while other rows are gathered."""
+        for piece in self.request.pooled.held if self.on_disk else ():
+            if self.request.shards[piece.number].on_disk:
+                self.request.shards[piece.number].prefetch(self.request.slots_of(piece), steps=0)
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether some of the rows here may take long to read."""
+        return any(self.request.shards[p.number].on_disk for p in self.request.pooled.held)
+
     def fill(self, _hop: int, layout: Layout, channel: int, lane: Floats) -> None:
         """Write the partial sums that others need."""
         self.at = kernels.spots(layout.asked_at[channel], self._asked)
