@@ -1,8 +1,8 @@
 """Time messages between the ranks: all-to-all, all-reduce and neighbour to neighbour.
 
-All groups of a level measure at once, since that is how training uses the links. Between nodes
-one process of each sends alone as well: if it is much faster then, a node's processes share its
-link.
+All groups of a level measure at once, since that is how training uses the links; between nodes
+all-to-all is that of all processes, with nothing for those of their own node. One process of each
+node sends alone as well: if it is much faster then, a node's processes share its link.
 """
 
 from __future__ import annotations
@@ -137,8 +137,10 @@ def _time_level(job: Job, name: str, size: int, tick: Tick) -> LinkTimes:
         group = dist.new_group(ranks, timeout=patience())
         if job.rank in ranks:
             mine = _Group(group, ranks, ranks.index(job.rank))
-    exchange, reduce, neighbour = (_time_kind(mine, kind, tick) for kind in _KINDS)
     sharers, alone = _sharers(job, name), None
+    every = mine if sharers == 1 else _everyone(job)
+    exchange = _time_kind(every, _all_to_all, tick)
+    reduce, neighbour = (_time_kind(mine, kind, tick) for kind in (_all_reduce, _neighbour))
     if sharers > 1:
         alone = _time_kind(replace(mine, active=0 in mine.ranks), _neighbour, tick)
     return LinkTimes(name, size, exchange, reduce, neighbour, sharers, alone)
@@ -149,11 +151,19 @@ def _sharers(job: Job, level: str) -> int:
     return job.local_world if level == CLUSTER else 1
 
 
+def _everyone(job: Job) -> _Group:
+    """All processes; those of the own node are sent nothing."""
+    first = job.rank // job.local_world * job.local_world
+    near = range(first, first + job.local_world)
+    return _Group(None, list(range(job.world)), job.rank, frozenset(near))
+
+
 @dataclass(frozen=True)
 class _Group:
     handle: Any
     ranks: list[int]
     position: int
+    near: frozenset[int] = frozenset()  # positions that are sent nothing, the own one apart
     active: bool = True  # False: only waits for those that measure
 
     @property
@@ -211,13 +221,16 @@ def _all_to_all(group: _Group, message_bytes: int) -> tuple[_Send, float]:
     import torch
     import torch.distributed as dist
 
-    numbers = _numbers(group, message_bytes)
+    near = group.near or {group.position}
+    each = len(_numbers(group, message_bytes)) // group.size
+    sizes = [0 if position in near else each for position in range(group.size)]
+    numbers = torch.zeros(sum(sizes), dtype=torch.float32)
     arrived = torch.empty_like(numbers)
 
     def send() -> None:
-        dist.all_to_all_single(arrived, numbers, group=group.handle)
+        dist.all_to_all_single(arrived, numbers, sizes, sizes, group=group.handle)
 
-    return send, numbers.nbytes * (group.size - 1) / group.size
+    return send, float(numbers.nbytes)
 
 
 def _all_reduce(group: _Group, message_bytes: int) -> tuple[_Send, float]:
