@@ -7,6 +7,7 @@ replay sees the very same.
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,24 +29,24 @@ PROFILED_SHARE = 0.6  # of real sessions; training goes on with the others
 DATA = Path(os.environ.get("ROWTIER_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
 
 
-class Data:
+class Data(ABC):
     """Sequences, sample after sample."""
 
     name: str
     rows: int
     batch_size: int
 
+    @abstractmethod
     def batch(self, rank: int, world: int, step: int) -> Batch:
         """What a rank trains on in a step."""
-        raise NotImplementedError
 
+    @abstractmethod
     def profiled(self) -> Iterator[Batch]:
         """What was seen before."""
-        raise NotImplementedError
 
+    @abstractmethod
     def most_steps(self, world: int) -> int:
         """How many steps there are at most."""
-        raise NotImplementedError
 
     def profile(self, world: int, dtype: Literal["fp32", "fp16"] = "fp32") -> Profile:
         """Statistics of what was seen; every rank can have as many rows (TorchRec must)."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from _flexshard_data import DIM, FEATURE, TABLE, Batch, Data
+from _torchrec import sharded
 
 import rowtier
 
@@ -87,33 +88,14 @@ class TorchRec:
     """TorchRec's EmbeddingCollection, row-wise: equal blocks of rows, every id's row travels."""
 
     def __init__(self, rows: int, world: int, local_world: int):
-        import torch
-        import torch.distributed as dist
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType
-        from torchrec import EmbeddingCollection
-        from torchrec.distributed import DistributedModelParallel
-        from torchrec.distributed.embedding import EmbeddingCollectionSharder
-        from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise
-        from torchrec.distributed.types import ShardingEnv, ShardingPlan
-        from torchrec.modules.embedding_configs import EmbeddingConfig
+        from torchrec.distributed.sharding_plan import row_wise
 
-        table = EmbeddingConfig(
-            name=TABLE, num_embeddings=rows, embedding_dim=DIM, feature_names=[FEATURE]
-        )
-        module = EmbeddingCollection(tables=[table], device=torch.device("meta"))
-        sharder = EmbeddingCollectionSharder(
-            fused_params={"learning_rate": LR, "optimizer": EmbOptimType.EXACT_SGD}
-        )
-        plan = construct_module_sharding_plan(
-            module, {TABLE: row_wise(compute_kernel="fused")}, sharder=sharder,
-            local_size=local_world, world_size=world, device_type="cpu",
-        )  # fmt: skip
-        self.model = DistributedModelParallel(
-            module,
-            env=ShardingEnv.from_process_group(dist.group.WORLD),
-            plan=ShardingPlan({"": plan}),
-            sharders=[sharder],
-            device=torch.device("cpu"),
+        table = {
+            "name": TABLE, "num_embeddings": rows, "embedding_dim": DIM, "feature_names": [FEATURE],
+        }  # fmt: skip
+        ways = {TABLE: row_wise(compute_kernel="fused")}
+        self.model = sharded(
+            [table], ways, pooled=False, lr=LR, world=world, local_world=local_world
         )
 
     def prepare(self, batch: Batch) -> Any:

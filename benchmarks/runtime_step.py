@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from _form import Measured, run
 from _job import run_ranks
+from _torchrec import sharded
 
 import rowtier
 from rowtier import (
@@ -132,23 +133,10 @@ class TorchRec:
     """TorchRec's sharded module, every table placed in the same way."""
 
     def __init__(self, shape: dict[str, int], pooled: bool, how: str, size: int):
-        import torch
-        import torch.distributed as dist
-        from fbgemm_gpu.split_embedding_configs import EmbOptimType
-        from torchrec import EmbeddingBagCollection, EmbeddingCollection
-        from torchrec.distributed import DistributedModelParallel
-        from torchrec.distributed.embedding import EmbeddingCollectionSharder
-        from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
-        from torchrec.distributed.sharding_plan import (
-            construct_module_sharding_plan,
-            row_wise,
-            table_wise,
-        )
-        from torchrec.distributed.types import ShardingEnv, ShardingPlan
-        from torchrec.modules.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+        from torchrec.distributed.sharding_plan import row_wise, table_wise
 
         self.pooled = pooled
-        facts = [
+        tables = [
             {
                 "name": f"t{i}",
                 "num_embeddings": ROWS,
@@ -157,35 +145,13 @@ class TorchRec:
             }
             for i in range(shape["tables"])
         ]
-        fused = {"learning_rate": LR, "optimizer": EmbOptimType.EXACT_SGD}
-        module: Any
-        sharder: Any
-        if pooled:
-            module = EmbeddingBagCollection(
-                tables=[EmbeddingBagConfig(**f) for f in facts], device=torch.device("meta")
-            )
-            sharder = EmbeddingBagCollectionSharder(fused_params=fused)
-        else:
-            module = EmbeddingCollection(
-                tables=[EmbeddingConfig(**f) for f in facts], device=torch.device("meta")
-            )
-            sharder = EmbeddingCollectionSharder(fused_params=fused)
         ways = {
             f"t{i}": row_wise(compute_kernel="fused")
             if how == "row_wise"
             else table_wise(rank=i % size, compute_kernel="fused")
             for i in range(shape["tables"])
         }
-        plan = construct_module_sharding_plan(
-            module, ways, sharder=sharder, local_size=size, world_size=size, device_type="cpu"
-        )
-        self.model = DistributedModelParallel(
-            module,
-            env=ShardingEnv.from_process_group(dist.group.WORLD),
-            plan=ShardingPlan({"": plan}),
-            sharders=[sharder],
-            device=torch.device("cpu"),
-        )
+        self.model = sharded(tables, ways, pooled=pooled, lr=LR, world=size, local_world=size)
 
     def prepare(self, ids: list[Any], shape: dict[str, int], grad: Any) -> Any:
         import torch

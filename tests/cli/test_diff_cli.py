@@ -20,7 +20,7 @@ def both(folder: Path, tables: int, method: str) -> tuple[str, str]:
     return str(folder / "plan"), str(folder / "new")
 
 
-@pytest.mark.parametrize("tables", [26, 397])
+@pytest.mark.parametrize("tables", [26, 397, 1935])
 def test_text_fits_however_many_tables_there_are(tables: int, tmp_path: Path) -> None:
     plans = both(tmp_path, tables, "row-wise")
     for full in ([], ["--full"]):

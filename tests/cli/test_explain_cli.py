@@ -8,7 +8,7 @@ from cli.run import run
 from cli.test_replay_cli import make, width
 
 
-@pytest.mark.parametrize("tables", [26, 397])
+@pytest.mark.parametrize("tables", [26, 397, 1935])
 def test_text_fits_however_many_tables_there_are(tables: int, tmp_path: Path) -> None:
     make(tmp_path, tables, samples=256, method="size-lookup")
     plan = str(tmp_path / "plan")

@@ -39,7 +39,7 @@ def width(text: str) -> int:
     return max(map(len, text.splitlines()))
 
 
-@pytest.mark.parametrize("tables", [26, 397])
+@pytest.mark.parametrize("tables", [26, 397, 1935])
 def test_text_fits_however_many_tables_there_are(tables: int, tmp_path: Path) -> None:
     make(tmp_path, tables, samples=256, method="table-wise")
     plan, data = str(tmp_path / "plan"), str(tmp_path / "data.npz")

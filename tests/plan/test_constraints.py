@@ -238,7 +238,7 @@ def test_constraints_travel_with_the_plan_and_verify_holds_it_to_them(tmp_path: 
 
 
 def test_fit_all_leaves_room_for_buffers_and_remap_tables() -> None:
-    profile, cluster = _profile(batch=512), _cluster(400_000, 400_000)
+    profile, cluster = _profile(batch=16), _cluster(30_000, 400_000)
     tight = make_plan(profile, cluster, "joint")
     room = make_plan(profile, cluster, "joint", PlanOptions(fit="all"))
 
@@ -246,8 +246,13 @@ def test_fit_all_leaves_room_for_buffers_and_remap_tables() -> None:
         memory = step_cost(plan.bands, plan.profile, plan.cluster).memory
         return max(used - pool.capacity_bytes for pool, used in memory.in_pools(plan.cluster))
 
-    assert over(room) <= 0
-    assert over(tight) > over(room) or over(tight) <= 0
+    assert over(room) <= 0 < over(tight)
+
+
+@pytest.mark.parametrize(("fast", "batch"), [(30_000, 64), (300_000, 512)])
+def test_fit_all_says_what_lacks_where_nothing_leaves_room(fast: int, batch: int) -> None:
+    with pytest.raises(InfeasibleError, match="do not fit beside rows on 'four': hbm lacks"):
+        make_plan(_profile(batch=batch), _cluster(fast, 400_000), "joint", PlanOptions(fit="all"))
 
 
 def test_prices_tell_what_more_memory_and_bandwidth_save() -> None:

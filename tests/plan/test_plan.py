@@ -93,7 +93,7 @@ def test_members_of_a_band_hold_every_rank_once(plan: Plan) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 @given(profile=profiles(max_tables=6))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_baselines_make_valid_and_repeatable_plans(method: str, profile: Profile) -> None:
     for preset in ("recshard-16", "parameter-server", "dgx-h100-2", "local"):
         plan = make_plan(profile, Cluster.preset(preset), method)

@@ -83,15 +83,17 @@ def _planned(profile: Profile, cluster: Cluster, method: str, options: PlanOptio
         said = next(options.constraints.violations(plan.bands, cost), None)
         if said is not None:
             raise UserError(f"{method} takes no such constraint ({said}); plan with joint")
-        more = list(over_capacity(cost)) if options.fit == "all" else []
-        if not more:
+        lack = list(over_capacity(cost)) if options.fit == "all" else []
+        if not lack:
             return plan
         # A placement that is made anew fills memory otherwise, so leave a quarter more.
-        more = [m.model_copy(update={"amount_bytes": m.amount_bytes * 5 // 4}) for m in more]
+        more = [m.model_copy(update={"amount_bytes": m.amount_bytes * 5 // 4}) for m in lack]
         options = options.leaving(more)
+        if any(options.constraints.mistakes(profile, cluster)):
+            break  # that is more than the tier has
     raise InfeasibleError(
         f"exchange buffers, outputs and remap tables do not fit beside rows on {cluster.name!r}: "
-        f"{more[0].tier} lacks {show_bytes(more[0].amount_bytes)}; lower batch_size or add to it"
+        f"{lack[0].tier} lacks {show_bytes(lack[0].amount_bytes)}; lower batch_size or add to it"
     )
 
 

@@ -62,6 +62,11 @@ class Piece:
         return self.way.exchange == "rows" and (self.way.coalesced or self.way.staged)
 
     @property
+    def is_narrow(self) -> bool:
+        """Whether 4 bytes can tell any row of the table."""
+        return self.table.num_embeddings <= 2**31
+
+    @property
     def copies(self) -> int:
         """How many copies are kept."""
         return self.world.tree.devices // self.world.tree.sizes[self.way.level]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rowtier.plan.bags import Jagged
 from rowtier.plan.remap import Read, TableMap
-from rowtier.runtime import kernels
+from rowtier.runtime import indices
 from rowtier.runtime.address import Piece
 from rowtier.runtime.parcels import Grouped
 from rowtier.runtime.storage import NO_WEIGHTS
@@ -44,7 +44,7 @@ class Spans:
         """Bands × ranks: how many of the entries for, or from, each rank are of which band."""
         if len(self.numbers) == 1:
             return grouped.counts[None]
-        return kernels.count_spans(grouped.data, grouped.counts, self.starts)
+        return indices.count_spans(grouped.data, grouped.counts, self.starts)
 
     def split_slots(self, slots: Ints) -> Ints:
         """How many of some slots, rising, are of which band."""
@@ -94,14 +94,14 @@ class Lookups:
     def fetched(self) -> Ints | None:
         """The lookups whose rows come here, not their sums; None: all."""
         bands = self.bundle.fetched_bands
-        return None if bands is None else kernels.inside(self.address, bands)
+        return None if bands is None else indices.inside(self.address, bands)
 
     @cached_property
     def _distinct(self) -> tuple[NDArray[Any], Ints]:
         chosen, bands = self.fetched, self.bundle.fetched_bands
         if chosen is None or bands is None:
-            return kernels.distinct(self.address, self.table.num_embeddings)
-        return kernels.distinct(self.address[chosen], int(bands[:, 1].max(initial=1)))
+            return indices.distinct(self.address, self.table.num_embeddings)
+        return indices.distinct(self.address[chosen], int(bands[:, 1].max(initial=1)))
 
     @property
     def rows(self) -> NDArray[Any]:
@@ -194,7 +194,7 @@ class Bundle:
 
     def _count(self, address: NDArray[Any]) -> Ints:
         found = [
-            kernels.count_inside(
+            indices.count_inside(
                 self.map.in_layer(piece.layer, address), piece.band.start, piece.band.stop
             )
             for piece in self.pieces
@@ -210,7 +210,7 @@ class Bundle:
         for table, part in zip(self.table_of, parts, strict=True):
             stops, added, bands = self.moves[table]
             to = address[at : at + len(part.values)]
-            kernels.move_addresses(part.values, stops, added, bands, to, counts)
+            indices.move_addresses(part.values, stops, added, bands, to, counts)
             at += len(to)
         return address, counts
 
@@ -237,7 +237,7 @@ class Bundle:
             if piece.pooled:
                 spans = self.spans[piece.number]
                 for start, number in zip(spans.starts, spans.numbers.tolist(), strict=False):
-                    yield int(start), table_of.get(number, 0), number
+                    yield int(start), table_of[number], number
 
 
 def bundles_of(
@@ -249,8 +249,10 @@ def bundles_of(
     number = 0
     for names in _alike(pieces):
         mine = [pieces[name] for name in names]
-        made = _joined if len(names) > 1 else _alone
-        bundle, found = made(mine, maps[names[0]], number)
+        if len(mine) > 1:
+            bundle, found = _joined(mine, number)
+        else:
+            bundle, found = _alone(mine[0], maps[names[0]], number)
         for table, name in enumerate(names):
             here = [i for i, read in enumerate(reads) if read.table.name == name]
             bundle.reads += here
@@ -269,10 +271,9 @@ def _alike(pieces: dict[str, Layers]) -> list[list[str]]:
         kind: Hashable = name
         if _can_join(layers):
             kind = (table.embedding_dim, table.dtype, table.pooling, table.optimizer)
-            rows = sum(_rows(pieces[other]) for other in groups.get(kind, ()))
-            while rows + _rows(layers) > _MOST_ROWS:  # 4 bytes an address, as each has alone
-                kind, rows = (kind, "more"), 0
-                rows = sum(_rows(pieces[other]) for other in groups.get(kind, ()))
+            # 4 bytes an address, as each has alone.
+            while sum(_rows(pieces[n]) for n in (*groups.get(kind, ()), name)) > _MOST_ROWS:
+                kind = (kind, "more")
         groups.setdefault(kind, []).append(name)
     return list(groups.values())
 
@@ -298,11 +299,10 @@ def _can_join(layers: Layers) -> bool:
     )
 
 
-def _alone(
-    found: list[Layers], table_map: TableMap, number: int
-) -> tuple[Bundle, dict[int, Window]]:
+def _alone(found: Layers, table_map: TableMap, number: int) -> tuple[Bundle, dict[int, Window]]:
+    """One table as it is, its pieces numbered anew."""
     layers, windows, spans = [], {}, {}
-    for layer in found[0]:
+    for layer in found:
         here = []
         for piece in layer:
             renumbered = replace(piece, number=number)
@@ -317,7 +317,7 @@ def _alone(
     return Bundle(table, (table,), table_map, layers, spans), windows
 
 
-def _joined(found: list[Layers], _map: TableMap, number: int) -> tuple[Bundle, dict[int, Window]]:
+def _joined(found: list[Layers], number: int) -> tuple[Bundle, dict[int, Window]]:
     """One band for all bands that are placed alike, tables one after the other."""
     kinds: dict[Hashable, list[Piece]] = {}
     for layers in found:
@@ -357,9 +357,7 @@ def _joined(found: list[Layers], _map: TableMap, number: int) -> tuple[Bundle, d
 
 
 def _kind(piece: Piece) -> Hashable:
-    band = piece.band
-    same = (band.scope, band.members, band.tier, band.exchange, band.coalesced)
-    return (*same, piece.way)
+    return (piece.band.scope, piece.band.members, piece.band.tier, piece.way)
 
 
 def _laid(alike: Iterable[Piece]) -> tuple[list[int], int]:

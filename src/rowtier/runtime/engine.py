@@ -18,7 +18,7 @@ from rowtier.runtime.address import Piece, pieces_of
 from rowtier.runtime.bundles import Lookups, bundles_of
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.exchange import Exchange, Trip
-from rowtier.runtime.memory import Ram, Tiers, memories
+from rowtier.runtime.memory import Tiers, memories
 from rowtier.runtime.optim import KINDS, Optimizer, Update, squares_of
 from rowtier.runtime.reduce import Reducer
 from rowtier.runtime.storage import Init, Shard, first_weights
@@ -194,14 +194,8 @@ class Engine:
 
     def prefetch(self, asked: Asked) -> None:
         """Begin to bring the rows that a batch will read from disk; nothing else needs it."""
-        if all(isinstance(memory, Ram) for memory in self.memories.values()):
-            return
-        trip = asked.trip.result()
-        for entry in trip.rows:
-            entry.shard.prefetch(entry.piece.slots(entry.hops[-1].got.data))
-        for request in trip.requests:
-            for piece in request.pieces:
-                self.run_shards[piece.number].prefetch(request.slots_of(piece))
+        if any(shard.on_disk for shard in self.run_shards.values()):
+            asked.trip.result().read_ahead(1)
 
     def overlap(self) -> None:
         """Have ids, and the gradients of copies, travel beside everything else from now on."""

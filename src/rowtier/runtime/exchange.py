@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.runtime import kernels
+from rowtier.runtime import indices, kernels
 from rowtier.runtime.address import Piece
 from rowtier.runtime.bundles import Bundle, Lookups
 from rowtier.runtime.counters import Counters
@@ -53,6 +53,13 @@ class Trip:
     def __post_init__(self) -> None:
         self._spots: dict[int, list[tuple[int, Ints, Lane]]] = {}
         self._bags: dict[int, list[_Bags]] = {}
+
+    def read_ahead(self, steps: int) -> None:
+        """Begin to read what lies on this rank's disk, for this step (0) or the next (1)."""
+        for entry in self.rows:
+            entry.read_ahead(steps)
+        for request in self.requests:
+            request.read_ahead(steps)
 
     def forget_rows(self) -> None:
         """Give the memory of rows back once the outputs are made of them."""
@@ -136,6 +143,7 @@ class Exchange:
 
     def fetch(self, trip: Trip) -> Trip:
         """Read the rows and bring them, or their sums, to whoever asked."""
+        trip.read_ahead(0)  # a disk works while rows in memory are gathered
         for hop in range(self.hops, 0, -1):
             self._answer(trip, hop)
         self._run_staged(trip)
@@ -145,7 +153,7 @@ class Exchange:
         rows = [entry for entry in trip.rows if entry.piece.hops >= hop]
         requests = trip.requests if hop == 1 else []
         sent = [self._as_ids(entry.ask(hop), entry.piece) for entry in rows]
-        sent += [request.ask(self._is_narrow(request.pieces[0])) for request in requests]
+        sent += [request.ask(self.narrow and request.pieces[0].is_narrow) for request in requests]
         if not sent:
             return
         counts = np.stack([grouped.counts for grouped in sent])
@@ -159,11 +167,8 @@ class Exchange:
             self._count_ids(*entry.counted(hop), grouped.itemsize)
         self._deliver_sums(requests, received[len(rows) :], got[len(sent) :] > 0)
 
-    def _is_narrow(self, piece: Piece) -> bool:
-        return self.narrow and piece.table.num_embeddings <= 2**31
-
     def _as_ids(self, grouped: Grouped, piece: Piece) -> Grouped:
-        dtype = np.uint32 if self._is_narrow(piece) else np.uint64
+        dtype = np.uint32 if self.narrow and piece.is_narrow else np.uint64
         return Grouped(grouped.data.astype(dtype), grouped.counts)
 
     def _count_ids(self, numbers: Ints, sent: Ints, got: Ints, each: int) -> None:
@@ -210,8 +215,6 @@ class Exchange:
         channels: list[Channel] = [t for t in trip.rows if t.piece.hops >= hop]
         channels += trip.sums if hop == 1 else []
         trip.lanes[hop] = []
-        for channel in channels:
-            channel.read_ahead(hop)
         for kind in dict.fromkeys((channel.dtype, channel.width) for channel in channels):
             here = [channel for channel in channels if (channel.dtype, channel.width) == kind]
             dtype, width = kind
@@ -240,7 +243,7 @@ class Exchange:
 
     def _count_values(self, flow: str, channels: Iterable[Channel], hop: int) -> None:
         for channel in channels:
-            size = channel.width * (4 if channel.dtype == "fp32" else 2)
+            size = channel.row_bytes
             numbers, asked, got = channel.counted(hop)
             sent, received = (got, asked) if flow == "forward" else (asked, got)
             self.counters.add_bytes(flow, numbers, sent * size, received * size)
@@ -248,10 +251,9 @@ class Exchange:
     def _run_staged(self, trip: Trip) -> None:
         if not self._any_staged:
             return
-        size = self.wire.world.size
-        own = np.array([request.lookups.bags for request in trip.requests if request.staged])
-        everyones = self.wire.swap_fixed(np.tile(own, (size, 1)))
         staged = [request for request in trip.requests if request.staged]
+        own = np.array([request.lookups.bags for request in staged])
+        everyones = self.wire.swap_fixed(np.tile(own, (self.wire.world.size, 1)))
         for number, request in enumerate(staged):
             bags = np.ascontiguousarray(everyones[:, number])
             told = tell_bags(self.wire, request, bags)
@@ -261,7 +263,7 @@ class Exchange:
                     self._count_staged("forward", entry)
 
     def _count_staged(self, flow: str, entry: StagedTrip) -> None:
-        size = entry.width * (4 if entry.dtype == "fp32" else 2)
+        size = entry.row_bytes
         for stage in entry.stages:
             sent, came = stage.sent_counts[None] * size, stage.came_counts[None] * size
             if flow == "backward":
@@ -338,7 +340,7 @@ def _in_order(
 def _present(at: Ints, lookups: Lookups) -> tuple[Ints, Ints, Floats]:
     pieces = lookups.bundle.pieces
     if any(piece.pooled or piece.columns != pieces[0].columns for piece in pieces):
-        return kernels.present(at, lookups.edges, lookups.weights)
+        return indices.present(at, lookups.edges, lookups.weights)
     return at, lookups.edges, lookups.weights
 
 
@@ -363,7 +365,7 @@ def _spots(trip: Trip, lookups: Lookups) -> Iterable[tuple[int, Ints, Lane]]:
             rows_at = np.full(len(lookups.rows), -1, dtype=np.int64)
             for entry in distinct:
                 rows_at[entry.which] = entry.at
-            found = kernels.take_spots(rows_at, lookups.row_of)
+            found = indices.take_spots(rows_at, lookups.row_of)
             if lookups.fetched is None:
                 at = found
             else:

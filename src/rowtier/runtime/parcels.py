@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.runtime import kernels
+from rowtier.runtime import indices
 from rowtier.runtime.storage import from_bits, to_bits
 from rowtier.runtime.wire import Wire
 
@@ -27,7 +27,7 @@ class Grouped:
     @classmethod
     def by_rank(cls, data: NDArray[Any], ranks: Ints, size: int) -> tuple[Grouped, Ints]:
         """Entries for the ranks given, and the order they now stand in."""
-        order, counts = kernels.group(ranks, size)
+        order, counts = indices.group(ranks, size)
         return cls(data[order], counts), order
 
     @property

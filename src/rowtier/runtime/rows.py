@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.runtime import kernels
+from rowtier.runtime import indices, kernels
 from rowtier.runtime.address import Piece
 from rowtier.runtime.bundles import Lookups
 from rowtier.runtime.parcels import Grouped, Layout
@@ -59,6 +59,11 @@ class RowsTrip:
         return self.piece.table.dtype
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a row that travels."""
+        return self.width * self.piece.table.item_bytes
+
+    @property
     def width(self) -> int:
         """Columns of a row."""
         return self.piece.width
@@ -79,7 +84,9 @@ class RowsTrip:
         self._count_reads(hop, here)
         if hop < self.piece.hops:
             rows = self.piece.table.num_embeddings
-            self._items, here.merged = kernels.distinct(got.data, rows)
+            self._items, here.merged = indices.distinct(got.data, rows)
+        else:
+            here.slots = self.piece.slots(got.data)
 
     def _count_reads(self, hop: int, here: _Hop) -> None:
         me, piece, got = self.piece.world.rank, self.piece, here.got
@@ -110,26 +117,23 @@ class RowsTrip:
         """Values that each rank gets from here."""
         return self.hops[hop - 1].got.counts
 
-    def read_ahead(self, hop: int) -> None:
-        """Begin to read what lies on a disk, while other rows are gathered."""
-        here = self.hops[hop - 1]
-        if here.merged is None:
-            here.slots = self.piece.slots(here.got.data)
-            if self.shard.on_disk:
-                self.shard.prefetch(here.slots, steps=0)
+    def read_ahead(self, steps: int) -> None:
+        """Begin to read what lies on a disk, for this step (0) or the next (1)."""
+        if self.shard.on_disk:
+            self.shard.prefetch(self.hops[-1].slots, steps)
 
     def fill(self, hop: int, layout: Layout, channel: int, lane: Floats) -> None:
         """Write the answers, and note where those to this rank's own requests arrive."""
         here = self.hops[hop - 1]
         here.lane = lane
-        here.given_at = kernels.spots(layout.got_at[channel], here.got.counts)
+        here.given_at = indices.spots(layout.got_at[channel], here.got.counts)
         here.at = np.empty(len(here.order), dtype=np.int64)
-        here.at[here.order] = kernels.spots(layout.asked_at[channel], here.asked.counts)
+        here.at[here.order] = indices.spots(layout.asked_at[channel], here.asked.counts)
         if here.merged is None:
             self.shard.gather(here.slots, lane, here.given_at)
         else:
             above = self.hops[hop]
-            come = kernels.take_spots(above.at, here.merged)
+            come = indices.take_spots(above.at, here.merged)
             kernels.copy_spots(above.lane, come, lane, here.given_at)
 
     def forget_rows(self) -> None:
@@ -145,7 +149,7 @@ class RowsTrip:
             runs = here.got.edges if self.distinct and not self._shuffled else None
             self.shard.parts.append(Part(here.slots, here.given_at, NO_WEIGHTS, 0, lane, runs))
         else:
-            to = kernels.take_spots(self.hops[hop].at, here.merged)
+            to = indices.take_spots(self.hops[hop].at, here.merged)
             kernels.add_spots(lane, here.given_at, lanes[hop], to)
 
     @property

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.runtime import kernels
+from rowtier.runtime import indices, kernels
 from rowtier.runtime.parcels import Grouped, Layout, swap_entries
 from rowtier.runtime.sums import SumsRequest, View, add_up, keep_parts
 from rowtier.runtime.wire import Wire
@@ -97,6 +97,11 @@ class StagedTrip:
         return self.view.width
 
     @property
+    def row_bytes(self) -> int:
+        """Bytes of a sum that travels."""
+        return self.width * self.request.lookups.table.item_bytes
+
+    @property
     def numbers(self) -> Ints:
         """The plan's piece that the bytes count for."""
         return self.request.bundle.spans[self.view.pieces[0].number].numbers
@@ -124,14 +129,14 @@ class StagedTrip:
         targets = route(world, world.rank, stage)
         to = targets[held.readers]
         moving = np.flatnonzero(to >= 0)
-        order, sent_counts = kernels.group(to[moving], world.size)
+        order, sent_counts = indices.group(to[moving], world.size)
         moved = moving[order]
         came = self._tell(held.keys[moved], sent_counts, stage)
         came_counts = np.array([len(keys) for keys in came], dtype=np.int64)
         layout = Layout(world.rank, came_counts[None], sent_counts[None], self.width, self.dtype)
         lane = layout.empty()
-        sent_at = kernels.spots(layout.got_at[0], sent_counts)
-        came_at = kernels.spots(layout.asked_at[0], came_counts)
+        sent_at = indices.spots(layout.got_at[0], sent_counts)
+        came_at = indices.spots(layout.asked_at[0], came_counts)
         kernels.copy_spots(held.lane, moved, lane, sent_at)
         layout.answer(wire, lane)
         new, merged = _merged(np.concatenate(came), lane, came_at)
@@ -217,7 +222,7 @@ class StagedTrip:
 
 def _merged(keys: Ints, lane: Floats, at: Ints) -> tuple[_Held, Ints]:
     """Sums of the same bag, added up in the order they came."""
-    found, merged = kernels.distinct(keys)
+    found, merged = indices.distinct(keys)
     sums = np.zeros((len(found), lane.shape[1]), dtype=np.float32)
     kernels.add_spots(lane, at, sums, merged)
     return _Held(found, sums), merged

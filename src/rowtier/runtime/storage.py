@@ -12,7 +12,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
-from rowtier.runtime import kernels
+from rowtier.runtime import indices, kernels
 from rowtier.runtime.address import Piece
 from rowtier.runtime.memory import Form, Memory, RamRows, Rows
 from rowtier.tables import Table
@@ -196,8 +196,8 @@ class Shard:
     def segments(self, part: Part) -> tuple[Ints, Ints, Ints]:
         """Distinct slots of a part, where the entries of each begin, and the entries."""
         if part.runs is not None:
-            return kernels.merge_runs(part.slots, part.runs)
-        return kernels.segments(part.slots, self.piece.rows_here)
+            return indices.merge_runs(part.slots, part.runs)
+        return indices.segments(part.slots, self.piece.rows_here)
 
     def merged(self) -> tuple[Ints, Floats]:
         """The slots that have gradients, rising, and the sum of each."""
@@ -206,7 +206,7 @@ class Shard:
         if not parts:
             return np.empty(0, dtype=np.int64), np.empty((0, width), dtype=np.float32)
         slots = np.concatenate([part.slots for part in parts])
-        found, inverse = kernels.distinct(slots, self.piece.rows_here)
+        found, inverse = indices.distinct(slots, self.piece.rows_here)
         sums, at = np.zeros((len(found), width), dtype=np.float32), 0
         for part in parts:
             index = inverse[at : at + len(part.slots)]

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.runtime import kernels
+from rowtier.runtime import indices, kernels
 from rowtier.runtime.address import Piece
 from rowtier.runtime.bundles import Lookups
 from rowtier.runtime.parcels import Grouped, Layout
@@ -63,8 +63,8 @@ class Entries:
     bag: Ints  # rises inside a rank's entries
     slots: Ints  # at the owner
     weights: Floats
-    only: Piece | None = None  # at the owner: the piece of all entries
-    starts: Ints | None = None  # where bags begin, if there is only one piece
+    only: Piece | None = None  # at the owner: the piece of all entries, if it is one
+    starts: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of its bags
 
     def in_view(self, view: View) -> tuple[Ints, Ints, Ints]:
         """Number the bags of a view: of each entry (−1: none), how many per rank, which."""
@@ -72,7 +72,7 @@ class Entries:
             inside = np.ones(len(self.bag), dtype=np.bool_)
         else:
             inside = np.isin(self.piece, [piece.number for piece in view.pieces])
-        return kernels.number_bags(self.counts, self.bag, inside)
+        return indices.number_bags(self.counts, self.bag, inside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ class SumsRequest:
         """Tables × ranks: how many of this rank's bags, rank by rank, are of which table."""
         if len(self.bundle.tables) == 1:
             return counts[None]
-        return kernels.count_spans(bags, counts, self.lookups.bag_starts)
+        return indices.count_spans(bags, counts, self.lookups.bag_starts)
 
     @property
     def sent_weights(self) -> Grouped:
@@ -175,7 +175,7 @@ class SumsRequest:
 
     def _simple(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], Ints | None]:
         pooled, lookups = self.pooled, self.lookups
-        counts, lookup, bags, new, which = kernels.ask_bags(
+        counts, lookup, bags, new, which = indices.ask_bags(
             lookups.address, lookups.edges, pooled.bands, pooled.owners, self.world.size
         )
         return counts, lookup, bags, new, None if len(pooled.views) == 1 else pooled.numbers[which]
@@ -191,7 +191,7 @@ class SumsRequest:
             piece.append(np.full(len(found), here.number, dtype=np.int64))
         lookup, owners, numbers = map(np.concatenate, (which, owner, piece))
         turn = np.argsort(lookup, kind="stable")
-        order, counts = kernels.group(owners[turn], self.world.size)
+        order, counts = indices.group(owners[turn], self.world.size)
         lookup, numbers = lookup[turn][order], numbers[turn][order]
         bags = self.lookups.bag_of[lookup]
         new = np.ones(len(bags), dtype=np.bool_)
@@ -209,12 +209,13 @@ class SumsRequest:
         address = (got.data & kind((1 << int(bit)) - 1)).astype(np.int64)
         self._count_owned(got, address, new)
         if self.simple:
-            which, slots = kernels.own_bags(address, self.pooled.bands)
-            alone = len(self.pooled.views) == 1 and len(self.pooled.held) <= 1
-            only = (self.pooled.held or self.pieces)[0] if alone else None
-            piece = None if alone else self.pooled.numbers[which]
-            starts = np.flatnonzero(new) if alone else None
-            self.owned = Entries(got.counts, piece, bags, slots, NO_WEIGHTS, only, starts)
+            which, slots = indices.own_bags(address, self.pooled.bands)
+            if len(self.pooled.views) == 1 and len(self.pooled.held) <= 1:
+                only, starts = (self.pooled.held or self.pieces)[0], np.flatnonzero(new)
+                self.owned = Entries(got.counts, None, bags, slots, NO_WEIGHTS, only, starts)
+            else:
+                numbers = self.pooled.numbers[which]
+                self.owned = Entries(got.counts, numbers, bags, slots, NO_WEIGHTS)
             return
         readers = np.repeat(np.arange(self.world.size), got.counts)
         piece, slots = self._own(address, readers)
@@ -228,7 +229,7 @@ class SumsRequest:
             return
         starts, table_of, self._read_numbers = self.bundle.pooled_bands
         self.bags_by = np.zeros((tables, self.world.size), dtype=np.int64)
-        by_band = kernels.count_owned(address, new, got.counts, starts, table_of, self.bags_by)
+        by_band = indices.count_owned(address, new, got.counts, starts, table_of, self.bags_by)
         self.got_by = np.zeros((tables, self.world.size), dtype=np.int64)
         np.add.at(self.got_by, table_of, by_band)
         self._reads = by_band.sum(axis=1)
@@ -241,6 +242,17 @@ class SumsRequest:
             return np.asarray(weighted[0][readers])
         band = np.searchsorted(self._starts, self._address, side="right") - 1
         return np.asarray(weighted[self._table_of[band], readers])
+
+    @property
+    def held(self) -> list[Shard]:
+        """What this rank has rows of."""
+        return [self.shards[piece.number] for piece in self.pooled.held]
+
+    def read_ahead(self, steps: int) -> None:
+        """Begin to read what lies on a disk, for this step (0) or the next (1)."""
+        for shard in self.held:
+            if shard.on_disk:
+                shard.prefetch(self.slots_of(shard.piece), steps)
 
     def slots_of(self, piece: Piece) -> Ints:
         """Rows of a piece that are looked up here, one by one."""
@@ -324,6 +336,11 @@ class SumsTrip:
         """Columns of a sum."""
         return self.view.width
 
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a sum that travels."""
+        return self.width * self.request.lookups.table.item_bytes
+
     def asked_counts(self, _hop: int) -> Ints:
         """Sums that each rank answers with."""
         return self._asked
@@ -332,30 +349,23 @@ class SumsTrip:
         """Sums that each rank gets from here."""
         return self._got
 
-    def read_ahead(self, _hop: int) -> None:
-        """Begin to read what lies on a disk, while other rows are gathered."""
-        for piece in self.request.pooled.held if self.on_disk else ():
-            if self.request.shards[piece.number].on_disk:
-                self.request.shards[piece.number].prefetch(self.request.slots_of(piece), steps=0)
-
     @property
     def on_disk(self) -> bool:
         """Whether some of the rows here may take long to read."""
-        return any(self.request.shards[p.number].on_disk for p in self.request.pooled.held)
+        return any(shard.on_disk for shard in self.request.held)
 
     def fill(self, _hop: int, layout: Layout, channel: int, lane: Floats) -> None:
         """Write the partial sums that others need."""
-        self.at = kernels.spots(layout.asked_at[channel], self._asked)
-        given = kernels.spots(layout.got_at[channel], self._got)
+        self.at = indices.spots(layout.asked_at[channel], self._asked)
+        given = indices.spots(layout.got_at[channel], self._got)
         piece, owned = self.request.owned.only, self.request.owned
-        sums = None
-        if piece is not None and owned.starts is not None and self.width == piece.width:
+        if piece is not None and self.width == piece.width:
             shard = self.request.shards[piece.number]
             sums = shard.pooled(owned.slots, owned.starts, owned.weights)
-        if sums is not None and piece is not None:
-            kernels.gather(sums, np.arange(len(sums)), lane, given)
-            self._parts = [(piece, owned.slots, given[self._number], owned.weights)]
-            return
+            if sums is not None:
+                kernels.gather(sums, np.arange(len(sums)), lane, given)
+                self._parts = [(piece, owned.slots, given[self._number], owned.weights)]
+                return
         for start, count in zip(layout.got_at[channel], self._got, strict=True):
             lane[start : start + count] = 0
         self._parts = add_up(self.request, self.view, self._number, given, lane)

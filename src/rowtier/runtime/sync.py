@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.runtime import kernels
+from rowtier.runtime import indices, kernels
 from rowtier.runtime.address import Piece
 from rowtier.runtime.bundles import Bundle
 from rowtier.runtime.counters import Counters
@@ -113,7 +113,7 @@ class Sync:
         if copy.piece.position < 0:
             return _nothing(size)
         ranks = np.array(copy.children(level), dtype=np.int64)
-        order, counts = kernels.group(ranks[copy.digit(copy.slots, level)], size)
+        order, counts = indices.group(ranks[copy.digit(copy.slots, level)], size)
         return order, copy.slots[order], counts
 
     def _down(self, copies: list[_Copy], level: int) -> None:
@@ -170,7 +170,7 @@ class Sync:
             lane = [
                 i
                 for i, copy in enumerate(copies)
-                if not copy.dense and (dtype is np.uint32) == self._is_narrow(copy.piece)
+                if not copy.dense and (dtype is np.uint32) == (self.narrow and copy.piece.is_narrow)
             ]
             grouped = [Grouped(sent[i][1].astype(dtype), sent[i][2]) for i in lane]
             for i, came in zip(lane, swap_entries(self.wire, grouped, got[lane]), strict=True):
@@ -204,9 +204,6 @@ class Sync:
 
     def _count(self, flow: str, copy: _Copy, sent: Ints, got: Ints) -> None:
         self.counters.add_bytes(flow, self._numbers[copy.piece.number], sent[None], got[None])
-
-    def _is_narrow(self, piece: Piece) -> bool:
-        return self.narrow and piece.table.num_embeddings <= 2**31
 
 
 def _nothing(size: int) -> tuple[Ints, Ints, Ints]:
@@ -249,7 +246,7 @@ def _dense_rows(copy: _Copy, level: int, child: int) -> Ints:
 
 def _added(slots: Ints, sums: Floats) -> Sums:
     """Add up what several children have for the same row, in the order it came."""
-    found, index = kernels.distinct(slots)
+    found, index = indices.distinct(slots)
     added = np.full((len(found), sums.shape[1]), -0.0, dtype=np.float32)
     kernels.add_spots(sums, np.arange(len(slots)), added, index)
     return found, added
