@@ -1,7 +1,8 @@
 """What the ranks of `flexshard.py` do: hold all contenders, and train a step of one when told to.
 
 Communication is timed by one wrapper for everyone: a barrier, then the collective, waited for
-at once. So nobody's time contains waiting for slower ranks, and nobody overlaps anything.
+at once, then a barrier that is not timed. So nobody's time contains waiting for slower ranks,
+nobody overlaps anything, and no rank computes on a core that another needs to communicate.
 """
 
 from __future__ import annotations
@@ -32,11 +33,14 @@ class Clock:
         self.on, self.seconds, self.calls = False, 0.0, 0
 
     def watch(self) -> None:
-        """Put every collective of torch.distributed under this clock, once."""
+        """Put every collective of torch.distributed, and rowtier's own, under this clock, once."""
         import torch.distributed as dist
+
+        from rowtier.runtime import wire
 
         for name in _COLLECTIVES:
             setattr(dist, name, self._watched(getattr(dist, name)))
+        wire.swap_bytes = self._watched(wire.swap_bytes)
 
     def _watched(self, collective: Any) -> Any:
         import torch.distributed as dist
@@ -50,6 +54,7 @@ class Clock:
             collective(*args, **options)
             self.seconds += time.perf_counter() - began
             self.calls += 1
+            dist.barrier()
             return _Done() if later else None
 
         return call

@@ -2,9 +2,9 @@
 
 A node has one full-duplex link, shaped in both directions by a token bucket (`tc tbf`). Ranks of
 a node talk over its loopback. Bytes are counted at the far end of each node's link, outside the
-ranks. They contain packet headers and acknowledgements. Packets are large, two at a time pass the
-token bucket as one, and each such pair has one header: together below 1 % of what is sent. The
-bucket holds little more than that, so that short messages are as slow as the rate says.
+ranks. They contain packet headers and acknowledgements. Packets are large, several at a time pass
+the token bucket as one, and each such train has one header: together below 1 % of what is sent.
+The bucket holds little more than that, so that short messages are as slow as the rate says.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from .namespaces import NetworkError, batch, entered, new_name, quiet, remove, r
 from .ranks import Place, Ranks
 
 MTU_BYTES = 9_000
-PAIR_BYTES = 18_000  # what the kernel hands on as one
-BURST_S, LEAST_BURST_BYTES = 6e-4, 20_000  # a bucket must hold a pair, and outlast a timer
+TRAIN_BYTES = 65_536  # the most that the kernel hands on as one: less work for its cores
+BURST_S, LEAST_BURST_BYTES = 6e-4, 20_000  # a bucket must hold two packets, and outlast a timer
 QUEUE_BYTES = 256 * 2**20  # nothing is dropped: what a sender may have under way fits
 PORT = 29_500
 _SUBNET = "10.77.0"
@@ -172,7 +172,7 @@ class Shaped:
         lines = [f"link add {bridge} type bridge mcast_snooping 0"]
         for node in range(self.nodes):
             inside, link = self._node(node), self._link(node)
-            size = f"mtu {MTU_BYTES} gso_max_size {PAIR_BYTES}"
+            size = f"mtu {MTU_BYTES} gso_max_size {min(TRAIN_BYTES, self._burst_bytes * 9 // 10)}"
             peer = f"peer name eth0 netns {inside} {size} address {_hardware(node)}"
             lines += [f"netns add {inside}", f"link add {link} {size} type veth {peer}"]
         batch("ip", lines)
@@ -205,11 +205,16 @@ class Shaped:
         batch("ip", [*lines, *others], inside)
         self._shape("eth0", inside)
 
+    @property
+    def _burst_bytes(self) -> int:
+        """What the token bucket holds; without a rate there is none, and nothing to fit into."""
+        rate = float("inf") if self.rate_bits_per_s is None else self.rate_bits_per_s / 8
+        return int(min(max(LEAST_BURST_BYTES, rate * BURST_S), 2**30))
+
     def _shape(self, link: str, inside: str | None = None) -> None:
         if self.rate_bits_per_s is None:
             return
-        burst = max(LEAST_BURST_BYTES, int(self.rate_bits_per_s / 8 * BURST_S))
-        rate = f"rate {int(self.rate_bits_per_s)}bit burst {burst} limit {QUEUE_BYTES}"
+        rate = f"rate {int(self.rate_bits_per_s)}bit burst {self._burst_bytes} limit {QUEUE_BYTES}"
         batch("tc", [f"qdisc add dev {link} root tbf {rate}"], inside)
 
     def _catch_term(self) -> None:

@@ -60,11 +60,22 @@ def assert_messages_equal(cost: StepCost, walk: Walk) -> None:
     assert (cost.links.messages == expected).all()
     phases = {(p, walk.distance(a, b)) for p, a, b in walk.pairs}
     passes = 2 if walk.options.training else 1
+    scopes = ["device", *(level.name for level in walk.cluster.levels)]
+    staged = [
+        scopes.index(band.scope)
+        for bands in walk.bands.values()
+        for band in bands
+        if band.staged and band.exchange == "rows"
+    ]
     for level in range(1, walk.K + 1):
-        rounds = (("ids", level) in phases) + passes * (("forward", level) in phases)
+        rounds = 0
+        for phase, times in (("ids", 2), ("forward", passes)):
+            widest = max((at for p, at in phases if p == phase), default=0)
+            passed_on = level <= max(staged, default=0) and (phase, level) in phases
+            rounds += times * (level == widest or passed_on)
         rounds += passes * (level in walk.extra_levels)
         assert cost.links.exchange_rounds[level - 1] == rounds
-        assert cost.links.sync_rounds[level - 1] == 2 * (("sync up", level) in phases)
+        assert cost.links.sync_rounds[level - 1] == 4 * (("sync up", level) in phases)
 
 
 @given(cases())

@@ -170,9 +170,24 @@ def test_fast_replay_counts_what_plain_python_counts(case: tuple) -> None:
     for found, expected in zip(fast, slow, strict=True):
         assert_same(found, expected, options.training)
         rounds = np.array([level.latency_s for level in plan.cluster.levels])
-        asked, answered = (
-            (found.flows[name].sent > 0).any(axis=0).astype(int) for name in ("ids", "forward")
-        )
+        asked, answered = (_turns(plan, found, name) for name in ("ids", "forward"))
         extra = np.isin(np.arange(1, len(rounds) + 1), list(expected.extra))
-        rounds = rounds * (asked + (1 + options.training) * (answered + extra))
+        rounds = rounds * (2 * asked + (1 + options.training) * (answered + extra))
         assert found.time.exchange_latency_s == pytest.approx(rounds)
+
+
+def _turns(plan: Plan, found: StepFacts, name: str) -> np.ndarray:
+    """A round for the widest level, and for every other at which gateways pass rows on."""
+    names = ["device", *(level.name for level in plan.cluster.levels)]
+    staged = [
+        names.index(band.scope)
+        for _, bands in plan
+        for band in bands
+        if band.staged and band.exchange == "rows"
+    ]
+    busy = [level for level, sent in enumerate(found.flows[name].sent.T, 1) if (sent > 0).any()]
+    turns = [
+        level in busy and (level == max(busy) or level <= max(staged, default=0))
+        for level in range(1, len(names))
+    ]
+    return np.array(turns, dtype=int)

@@ -1,5 +1,6 @@
 """Time messages between the ranks: all-to-all, all-reduce and neighbour to neighbour.
 
+All-to-all is the one that training uses (`runtime/wire.py`).
 All groups of a level measure at once, since that is how training uses the links; between nodes
 all-to-all is that of all processes, with nothing for those of their own node. One process of each
 node sends alone as well: if it is much faster then, a node's processes share its link.
@@ -219,7 +220,8 @@ def _numbers(group: _Group, message_bytes: int) -> Any:
 
 def _all_to_all(group: _Group, message_bytes: int) -> tuple[_Send, float]:
     import torch
-    import torch.distributed as dist
+
+    from rowtier.runtime.wire import swap_bytes
 
     near = group.near or {group.position}
     each = len(_numbers(group, message_bytes)) // group.size
@@ -228,7 +230,7 @@ def _all_to_all(group: _Group, message_bytes: int) -> tuple[_Send, float]:
     arrived = torch.empty_like(numbers)
 
     def send() -> None:
-        dist.all_to_all_single(arrived, numbers, sizes, sizes, group=group.handle)
+        swap_bytes(group.handle, arrived, numbers, sizes, sizes)
 
     return send, float(numbers.nbytes)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rowtier.cost.touch import Bags
 from rowtier.cost.tree import Tree, sum_of_others
@@ -32,6 +33,11 @@ class Flow:
     def total(self) -> Floats:
         """Bytes through each level, every transfer counted once."""
         return np.asarray(self.sent.sum(axis=0))
+
+    @property
+    def busy(self) -> NDArray[np.bool_]:
+        """Which levels carry anything."""
+        return np.asarray((self.sent > 0).any(axis=0))
 
     def __add__(self, other: Flow) -> Flow:
         return Flow(self.sent + other.sent, self.received + other.received)

@@ -18,7 +18,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.links import Flow
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.time import step_time
+from rowtier.cost.time import exchange_rounds, step_time, sync_rounds
 from rowtier.cost.tree import tree_of
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
@@ -33,7 +33,7 @@ class Load:
     ids: Flow
     forward: Flow
     sync: Flow
-    rounds: Floats  # kinds × levels: how many tables ask, answer, answer in stages, sync
+    rounds: Floats  # kinds × levels: how many tables ask, answer, go by gateways, add up, sync
 
     @classmethod
     def of(
@@ -47,22 +47,19 @@ class Load:
         """The load of one table."""
         profile = Profile(batch_size, (stats,))
         cost = step_cost({stats.table.name: bands}, profile, cluster, None, options)
-        return cls._of(cost, 2 if options.training else 1)
+        return cls._of(cost)
 
     @classmethod
-    def _of(cls, cost: StepCost, passes: int) -> Load:
+    def _of(cls, cost: StepCost) -> Load:
         links = cost.links
-        asks, answers, syncs = (
-            (flow.sent > 0).any(axis=0) for flow in (links.ids, links.forward, links.sync)
-        )
-        stages = links.exchange_rounds - asks - passes * answers.astype(np.int64)
+        busy = links.ids.busy, links.forward.busy, links.relayed, links.added_up, links.sync.busy
         return cls(
             cost.memory.rows.astype(np.float64),
             cost.read_bytes + cost.written_bytes,
             links.ids,
             links.forward,
             links.sync + links.sync_ids,
-            np.stack([asks, answers, stages, syncs]).astype(np.float64),
+            np.stack(busy).astype(np.float64),
         )
 
     def __add__(self, other: Load) -> Load:
@@ -77,13 +74,11 @@ class Load:
 
     def step_s(self, cluster: Cluster, options: CostOptions = DEFAULTS) -> Floats:
         """Seconds of a step with this load, one for each placement."""
-        tree, passes = tree_of(cluster), 2 if options.training else 1
-        asks, answers, stages, syncs = self.rounds > 0.5
-        rounds = asks.astype(np.int64) + passes * (answers.astype(np.int64) + stages)
-        back = self.forward.back * float(passes - 1)
-        exchange = [self.ids, self.forward, back], rounds
-        sync = [self.sync], 2 * syncs.astype(np.int64)
-        return step_time(tree, self.moved, exchange, sync, options).each_step_s
+        asked, answered, relayed, added_up, synced = self.rounds > 0.5
+        rounds = exchange_rounds(asked, answered, relayed, added_up, options.training)
+        exchange = [self.ids, self.forward, self.forward.back * float(options.training)], rounds
+        sync = [self.sync], sync_rounds(synced)
+        return step_time(tree_of(cluster), self.moved, exchange, sync, options).each_step_s
 
 
 def total_load(loads: Iterable[Load]) -> Load:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rowtier.band import Bands
 from rowtier.cluster import Cluster
@@ -20,7 +21,7 @@ from rowtier.cost.links import Flow
 from rowtier.cost.memory import MemoryUse, all_remap_bytes, in_first_tier, output_bytes
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.tally import Tally
-from rowtier.cost.time import StepTime, step_time
+from rowtier.cost.time import StepTime, exchange_rounds, step_time, sync_rounds
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.order import RowOrder
@@ -60,6 +61,8 @@ class LinkUse:
     messages: Floats  # that each holder sends; all tables travel together
     exchange_rounds: Ints  # per level: one after the other, each costs a latency
     sync_rounds: Ints
+    relayed: NDArray[np.bool_]  # levels that gateways pass rows on at
+    added_up: NDArray[np.bool_]  # levels that add partial sums up for readers beyond
 
     @property
     def flows(self) -> dict[str, Flow]:
@@ -192,7 +195,7 @@ def _links(tree: Tree, tally: Tally, own: Parts, options: CostOptions) -> LinkUs
     fans = np.array([tree.fan_out(level) - 1 for level in range(1, tree.levels + 1)], dtype=float)
     sync, sync_ids = Flow(own.sync.T, own.sync.T), Flow(own.sync_ids.T, own.sync_ids.T)
     messages = asks.sent + replies.sent + (passes - 1) * replies.received
-    asked, answered, synced = (_busy_levels(flow) for flow in (ids, forward, sync))
+    asked, answered, synced = (flow.busy for flow in (ids, forward, sync))
     return LinkUse(
         ids=ids,
         forward=forward,
@@ -200,10 +203,10 @@ def _links(tree: Tree, tally: Tally, own: Parts, options: CostOptions) -> LinkUs
         sync=sync,
         sync_ids=sync_ids,
         messages=messages + 2 * (sync.sent > 0) * fans,
-        exchange_rounds=asked + passes * (answered + tally.forward.extra_rounds),
-        sync_rounds=synced + synced,
+        exchange_rounds=exchange_rounds(
+            asked, answered, tally.relayed, tally.forward.extra_rounds, options.training
+        ),
+        sync_rounds=sync_rounds(synced),
+        relayed=tally.relayed,
+        added_up=tally.forward.extra_rounds,
     )
-
-
-def _busy_levels(flow: Flow) -> Ints:
-    return np.asarray((flow.sent > 0).any(axis=0), dtype=np.int64)

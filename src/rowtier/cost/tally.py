@@ -55,6 +55,7 @@ class Tally:
         self.tree, self.options = tree, options
         self.forward, self.ids = Sending(tree), Sending(tree)
         self.sums_bytes = np.zeros((tables, tree.levels))  # partial sums of each table
+        self.relayed = np.zeros(tree.levels, dtype=np.bool_)  # levels that gateways pass rows on at
         self._gathers = [
             Gather(all_amounts(tree), members.shape[1], tables) for members in tree.members
         ]
@@ -121,6 +122,7 @@ class Tally:
             moved = kind_amounts.matrix @ sums[:, at]
             self._gathers[way.level].add(moved, positions[at], subject.index)
         if way.by_gateways:
+            self.relayed[: way.level] = True
             first = amounts.at(touched(0))
             self._add_staged(way, positions, dealt, first, sizes)
         if way.exchange == "rows" or not way.level or not subject.lookups:

@@ -5,7 +5,9 @@
          − overlap × the part of the link time that keeps copies equal
 
 All tables travel together, and messages of one round are under way at the same time: a
-round costs its level one latency, however many holders it reaches.
+round costs the widest level that it goes through one latency, however many holders it reaches.
+Ranks tell each other how much will come before it comes, so asking takes two rounds, and so does
+each half of keeping copies equal.
 """
 
 from __future__ import annotations
@@ -14,11 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rowtier.cost.links import Flow
 from rowtier.cost.options import CostOptions
 from rowtier.cost.tree import Tree
 from rowtier.profile.curve import Floats, Ints
+
+Busy = NDArray[np.bool_]  # levels, and further axes
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +157,30 @@ def busiest_link_bytes(tree: Tree, flows: Iterable[Flow], index: int) -> float:
     if tree.cluster.levels[index].per == "group":
         one_way = [tree.group_sums(amounts, index) for amounts in one_way]
     return float(max(amounts.max() for amounts in one_way))
+
+
+def exchange_rounds(
+    asked: Busy, answered: Busy, relayed: Busy, added_up: Busy, training: bool
+) -> Ints:
+    """Rounds per level, where the arrays say which levels carry ids, rows or sums at all.
+
+    What goes directly passes all levels in one round. Gateways (`relayed`) and devices that add
+    partial sums up for others (`added_up`) pass things on level by level.
+    """
+    passes = 2 if training else 1
+    return 2 * _turns(asked, relayed) + passes * (_turns(answered, relayed) + added_up)
+
+
+def sync_rounds(synced: Busy) -> Ints:
+    """Rounds per level that keep copies equal: gradients are told and sent, and so are sums."""
+    return 4 * synced.astype(np.int64)
+
+
+def _turns(busy: Busy, relayed: Busy) -> Ints:
+    above = np.logical_or.accumulate(busy[::-1])[::-1]  # here, or at a wider level
+    widest = busy.copy()
+    widest[:-1] &= ~above[1:]
+    return np.asarray(widest | (busy & relayed), dtype=np.int64)
 
 
 def latency_s(tree: Tree, rounds: Ints) -> Floats:

@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from rowtier.cost.links import Flow
 from rowtier.cost.options import CostOptions
-from rowtier.cost.time import step_time
+from rowtier.cost.rates import Way
+from rowtier.cost.time import exchange_rounds, step_time, sync_rounds
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.evaluate.batches import Bags, Piece, Window, bags_of
 from rowtier.evaluate.figures import StepFacts
@@ -97,6 +98,9 @@ class Counter:
         ]
         self._facts = [_padded(homes) for homes in self.homes]
         self._dense = [self._dense_amounts(homes) for homes in self.homes]
+        ways = (Way.of(band, self.tree) for _, bands in self.plan for band in bands)
+        relayed = max((way.level for way in ways if way.by_gateways), default=0)
+        self._relayed = np.arange(self.tree.levels) < relayed
         self._bag = 1
         self._seen = np.zeros(seen_slots(self.tree), dtype=np.int64)
 
@@ -210,17 +214,15 @@ class Counter:
         self.unseen += step.unseen
         self.lookups += int(step.distinct.sum())
         ids, forward, sync, sync_ids = (Flow(*found) for found in amounts.flows)
-        passes = 2 if self.options.training else 1
-        backward = forward.back * (passes - 1)
-        asked, answered, synced = (
-            (flow.sent > 0).any(axis=0).astype(np.int64) for flow in (ids, forward, sync)
+        backward = forward.back * float(self.options.training)
+        rounds = exchange_rounds(
+            ids.busy, forward.busy, self._relayed, step.extra, self.options.training
         )
-        rounds: Ints = asked + passes * (answered + step.extra)
         time = step_time(
             tree,
             amounts.read + amounts.written,
             ([ids, forward, backward], rounds),
-            ([sync + sync_ids], np.asarray(2 * synced)),
+            ([sync + sync_ids], sync_rounds(sync.busy)),
             self.options,
         )
         return StepFacts(

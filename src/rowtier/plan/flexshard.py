@@ -235,9 +235,9 @@ class Problem:
     def latency_s(self, copies: bool) -> float:
         """Rounds that no cut avoids, times their latency.
 
-        Ids, rows and gradients pass every level, unless all rows that are ever looked up fit
-        as copies per node; copies of rows that are looked up are reduced and sent back between
-        nodes at least.
+        Ids, rows and gradients pass the widest level in four rounds, unless all rows that are
+        ever looked up fit as copies per node; copies of rows that are looked up are reduced and
+        sent back between nodes at least, in as many.
         """
         levels = self.cluster.levels
         latency = np.array([level.latency_s * (level.size > 1) for level in levels])
@@ -246,9 +246,9 @@ class Problem:
             self.fixed_bytes + sum(table.bytes_in_nodes for table in self.ladders)
             > self.budget_bytes
         ):
-            rounds += 3
+            rounds[max((i for i, level in enumerate(levels) if level.size > 1), default=0)] += 4
         if copies:
-            rounds[min(1, len(levels) - 1) :] += 2
+            rounds[min(1, len(levels) - 1) :] += 4
         return float(rounds @ latency)
 
     def without_copies_s(self) -> float:

@@ -104,7 +104,8 @@ def _sums_s(stats: TableStats, profile: Profile, cluster: Cluster) -> Floats:
 
 
 def _waiting_s(profile: Profile, cluster: Cluster) -> float:
-    """Latencies that no plan avoids: two rounds through every level."""
+    """Latencies that no plan avoids: four rounds through the widest level that joins groups."""
     if cluster.servers or not any(stats.lookups for stats in profile.stats):
         return 0.0
-    return sum(2 * level.latency_s for level in cluster.levels if level.size > 1)
+    waits = [level.latency_s for level in cluster.levels if level.size > 1]
+    return 4 * waits[-1] if waits else 0.0

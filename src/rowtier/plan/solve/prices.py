@@ -76,13 +76,14 @@ def best_prices(menus: list[Menu], capacity: Floats) -> tuple[Priced, Bound]:
 def least_latency_s(profile: Profile, cluster: Cluster, cost: CostOptions) -> float:
     """Seconds of waiting that no plan avoids, beside the bytes that the prices count.
 
-    While training, every level that joins several groups carries something: copies that are
-    kept in step (two rounds), or rows or sums that are asked for (three).
+    While training, the widest level that joins several groups carries something: copies that are
+    kept in step, or rows or sums that are asked for, in four rounds each. What goes there
+    directly waits at no other level.
     """
     if cluster.servers or not cost.training or not any(s.lookups for s in profile.stats):
         return 0.0
-    rounds = min(2 * (1 - cost.overlap), 3)
-    return sum(rounds * level.latency_s for level in cluster.levels if level.size > 1)
+    waits = [level.latency_s for level in cluster.levels if level.size > 1]
+    return 4 * (1 - cost.overlap) * waits[-1] if waits else 0.0
 
 
 def _raise_price(
