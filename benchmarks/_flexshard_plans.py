@@ -15,7 +15,11 @@ PLENTY_BYTES = 8 * 2**30
 
 
 def nominal(nodes: int, ranks: int, rate_bits_per_s: float) -> Cluster:
-    """Round figures for links of this rate: plans that do not depend on today's weather."""
+    """Round figures for links of this rate: plans that do not depend on today's weather.
+
+    Four ranks on a machine with two cores wait for each other's wakeups, several times as long
+    as these latencies: planned for that, joint would rather send more than go by gateways.
+    """
     inside = Level(name="node", size=ranks, bandwidth_bytes_per_s=1e9, latency_s=3e-4)
     between = Level(
         name="cluster", size=nodes, bandwidth_bytes_per_s=0.8 * rate_bits_per_s / 8,
@@ -68,13 +72,21 @@ def peak_bytes(plan: Plan) -> int:
     return int((memory.rows + memory.buffers)[:, 0].max())
 
 
-def replayed(plan: Plan, data: Data, world: int, steps: list[int]) -> tuple[float, float]:
+def replayed_bytes(plan: Plan, data: Data, world: int, steps: list[int]) -> tuple[float, float]:
     """Bytes between nodes in a step: all of them, and those of rows, gradients and sync."""
-    found = rowtier.replay(plan, step_batches(data, world, steps), options=NARROW)
-    moved = {
-        figure.label.name: figure.replayed
-        for figure in found.figures
-        if figure.label[:2] == ("level", plan.cluster.top)  # flows that a plan has not are left out
-    }
+    moved = _replayed(plan, data, world, steps, "level", plan.cluster.top)
     rows = sum(moved.get(flow, 0.0) for flow in ("forward", "backward", "sync"))
     return rows + sum(moved.get(flow, 0.0) for flow in ("ids", "sync_ids")), rows
+
+
+def replayed_s(plan: Plan, data: Data, world: int, steps: list[int]) -> float:
+    """Seconds that the links are busy in a step."""
+    return _replayed(plan, data, world, steps, "step", "")["links"]
+
+
+def _replayed(
+    plan: Plan, data: Data, world: int, steps: list[int], kind: str, of: str
+) -> dict[str, float]:
+    """Figures of one kind; flows that a plan has not are left out."""
+    found = rowtier.replay(plan, step_batches(data, world, steps), options=NARROW)
+    return {f.label.name: f.replayed for f in found.figures if f.label[:2] == (kind, of)}

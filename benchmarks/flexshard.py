@@ -13,16 +13,19 @@ All contenders train on the same batches, in the same processes, in turns:
     flexshard           the paper's three bands
     joint               rowtier's own
 
-Memory is equal: no device may use more than plain row-wise does at its peak, exchange buffers
-included (`memory_ratio`). 16-bit rows are a line of their own, and in no figure.
+Plans are made for round figures of such links (`nominal`), predictions for those that calibrate
+found. Memory is equal: no device may use more than plain row-wise does at its peak, exchange
+buffers included (`memory_ratio`). 16-bit rows are a line of their own, and in no figure.
 
 Measured per step:
 
     measured_bytes   what left all nodes, counted outside the ranks: headers and all
     replay_bytes     what `rowtier.replay` says leaves the nodes on the same batches
     comm_ms          time in collectives, each after a barrier; slowest rank, median over steps
-    predicted_ms     what `rowtier.predict` says of it, on the cluster as `rowtier calibrate`
-                     found it here
+    predicted_ms     what the cost model says of it: `rowtier.replay` of the same batches on the
+                     cluster as `rowtier calibrate` found it here
+    profile_ms       what it says from the profile alone (`rowtier.predict`). Real ids drift
+                     between what was profiled and what is trained, by blocks of ids the most
     bound_bytes      the least rows and gradients that a static placement moves between nodes on
                      these batches: every row that a node touches comes once and its gradient
                      goes once, unless it lives there: Σ 2·s·rows·(nodes − 1)/nodes. No ids.
@@ -30,8 +33,9 @@ Measured per step:
 
 Figures: `bytes_error_max_*` is |measured/replay − 1| of rowtier's own four, for exchanges of at
 least 1 MiB per node and step, and for smaller ones; `time_error_*` is |predicted/measured − 1| of
-theirs; `static_bound_excess_max` is joint's row_bytes/bound_bytes − 1. Reductions and ratios
-name what joint is compared with: TorchRec's row-wise, or rowtier's coalesced.
+theirs, and `time_error_*_from_profile` the same of profile_ms; `static_bound_excess_max` is
+joint's row_bytes/bound_bytes − 1. Reductions and ratios name what joint is compared with:
+TorchRec's row-wise, or rowtier's coalesced.
 """
 
 from __future__ import annotations
@@ -40,7 +44,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +58,8 @@ from _flexshard_plans import (
     nominal,
     peak_bytes,
     plans_of,
-    replayed,
+    replayed_bytes,
+    replayed_s,
     with_capacity,
 )
 from _form import Measured, run
@@ -135,23 +140,25 @@ def contest(shaped: Shaped, data: Data, plans: dict[str, Plan], steps: Steps) ->
 
 
 def setting(
-    shaped: Shaped, cluster: Cluster, data: Data, steps: Steps, half: bool, foreseen: bool
+    shaped: Shaped, links: Cluster | None, data: Data, steps: Steps, half: bool
 ) -> Iterator[Row]:
-    """The rows of one kind of data on one cluster; `foreseen` if the cluster was calibrated."""
+    """The rows of one kind of data on one cluster, whose links were calibrated, or not."""
     nodes, ranks, world = shaped.nodes, shaped.ranks_per_node[0], shaped.world
     short = min(0, data.most_steps(world) - steps.total)
     steps = Steps(steps.warm, steps.counted, steps.timed + short)
+    rate = shaped.rate_bits_per_s
+    assert rate is not None
+    cluster = nominal(nodes, ranks, rate)
     plans = plans_of(data.profile(world), cluster)
     if half:
         profile = data.profile(world, "fp16")
         plans[HALF] = joint(profile, rowtier.make_plan(profile, cluster, "row-wise"))
     found = contest(shaped, data, plans, steps)
     counted = list(range(steps.warm, steps.warm + steps.counted))
+    timed = list(range(steps.warm + steps.counted, steps.total))
     touched = [sum(distinct_by_node(data, nodes, ranks, number)) for number in counted]
     table = plans["joint"].profile.stats[0].table
     bound = 2 * table.row_bytes * statistics.mean(touched) * (nodes - 1) / nodes
-    rate = shaped.rate_bits_per_s
-    assert rate is not None
     for name, measured in found.items():
         row = {
             "cluster": f"{nodes}x{ranks}", "mbit_per_s": rate / 1e6, "data": data.name,
@@ -159,25 +166,18 @@ def setting(
             "replay_bytes": None, "row_bytes": None,
             "bound_bytes": round(bound * (0.5 if name == HALF else 1)),
             "step_ms": round(measured["step_ms"], 2), "comm_ms": round(measured["comm_ms"], 2),
-            "predicted_ms": None, "memory_ratio": None,
+            "predicted_ms": None, "profile_ms": None, "memory_ratio": None,
         }  # fmt: skip
         if name in plans:
-            row |= _foretold(plans, name, data, world, counted, foreseen)
+            moved, rows = replayed_bytes(plans[name], data, world, counted)
+            ratio = peak_bytes(plans[name]) / peak_bytes(plans[OURS[0]])
+            row |= {"replay_bytes": round(moved), "row_bytes": round(rows)}
+            row |= {"memory_ratio": round(ratio, 4)}
+        if name in plans and links is not None:
+            plan = replace(plans[name], cluster=links)
+            row["predicted_ms"] = round(1e3 * replayed_s(plan, data, world, timed), 2)
+            row["profile_ms"] = round(1e3 * rowtier.predict(plan, NARROW).cost.time.links_s, 2)
         yield row
-
-
-def _foretold(
-    plans: dict[str, Plan], name: str, data: Data, world: int, counted: list[int], foreseen: bool
-) -> Row:
-    """What replay and the cost model say of one of rowtier's contenders."""
-    moved, rows = replayed(plans[name], data, world, counted)
-    links_s = rowtier.predict(plans[name], NARROW).cost.time.links_s
-    return {
-        "replay_bytes": round(moved),
-        "row_bytes": round(rows),
-        "predicted_ms": round(1e3 * links_s, 2) if foreseen else None,
-        "memory_ratio": round(peak_bytes(plans[name]) / peak_bytes(plans[OURS[0]]), 4),
-    }
 
 
 def real_data(batch_size: int) -> Iterator[Data]:
@@ -199,7 +199,7 @@ def measure(quick: bool) -> Measured:
         with Shaped(2, 2, 1e9) as shaped:
             steps = Steps(warm=2, counted=2, timed=2)
             drawn = Zipf(1.2, batch_size=1024)
-            rows += setting(shaped, nominal(2, 2, 1e9), drawn, steps, half=True, foreseen=False)
+            rows += setting(shaped, None, drawn, steps, half=True)
         return Measured(rows, figures_of(rows))
     for nodes, ranks, rate in ((2, 2, 1e9), (4, 1, 1e9), (2, 2, 1e8)):
         with Shaped(nodes, ranks, rate) as shaped:
@@ -211,7 +211,7 @@ def measure(quick: bool) -> Measured:
                 every += real_data(batch_size=1400)
             for data in every:
                 half = data.name == "zipf 1.2" and ranks == 2 and not slow
-                rows += setting(shaped, cluster, data, Steps(), half, foreseen=True)
+                rows += setting(shaped, cluster, data, Steps(), half)
                 print(f"{nodes}x{ranks} {data.name} done", file=sys.stderr)
     return Measured(rows, figures_of(rows))
 
@@ -224,7 +224,10 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         nodes = int(row["cluster"].split("x")[0])
         large = row["replay_bytes"] / nodes >= LARGE_BYTES
         bytes_errors[large].append(abs(row["measured_bytes"] / row["replay_bytes"] - 1))
-    times = [abs(row["predicted_ms"] / row["comm_ms"] - 1) for row in ours if row["predicted_ms"]]
+    times, before = (
+        [abs(row[what] / row["comm_ms"] - 1) for row in ours if row[what]]
+        for what in ("predicted_ms", "profile_ms")
+    )
     excess = [
         row["row_bytes"] / row["bound_bytes"] - 1 for row in ours if row["contender"] == "joint"
     ]
@@ -233,6 +236,8 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         "bytes_error_max_small": max(bytes_errors[False], default=None),
         "time_error_median": statistics.median(times) if times else None,
         "time_error_max": max(times, default=None),
+        "time_error_median_from_profile": statistics.median(before) if before else None,
+        "time_error_max_from_profile": max(before, default=None),
         "flexshard_bytes_reduction": _against(rows, "zipf 1.2", TORCHREC, "measured_bytes", True),
         "flexshard_time_ratio": _against(rows, "zipf 1.2", TORCHREC, "comm_ms", False),
         "static_bound_excess_max": max(excess, default=None),

@@ -9,7 +9,7 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _flexshard_data import Sessions, Zipf, distinct_by_node
-from flexshard import OURS, figures_of, joint, nominal, peak_bytes, replayed
+from flexshard import OURS, figures_of, joint, nominal, peak_bytes, replayed_bytes
 
 import rowtier
 
@@ -43,10 +43,10 @@ def test_joint_keeps_to_the_memory_of_row_wise_and_near_the_static_bound():
     plain = rowtier.make_plan(profile, cluster, "row-wise")
     plan = joint(profile, plain)
     assert peak_bytes(plan) <= peak_bytes(plain)
-    _, rows = replayed(plan, data, 4, [0])
+    _, rows = replayed_bytes(plan, data, 4, [0])
     bound = 2 * 256 * sum(distinct_by_node(data, 2, 2, 0)) / 2
     assert 0.95 < rows / bound < 1.05
-    assert replayed(plain, data, 4, [0])[1] > 2 * bound
+    assert replayed_bytes(plain, data, 4, [0])[1] > 2 * bound
 
 
 def row(contender: str, measured: float, replay: float | None, comm: float) -> dict[str, object]:
@@ -54,6 +54,7 @@ def row(contender: str, measured: float, replay: float | None, comm: float) -> d
         "cluster": "2x2", "mbit_per_s": 1000.0, "data": "zipf 1.2", "contender": contender,
         "measured_bytes": measured, "replay_bytes": replay, "row_bytes": replay,
         "bound_bytes": 4e6, "comm_ms": comm, "predicted_ms": None if replay is None else 10.0,
+        "profile_ms": None if replay is None else 30.0,
     }  # fmt: skip
 
 
@@ -70,6 +71,7 @@ def test_figures_tell_large_from_small_and_leave_16_bits_out():
     assert figures["bytes_error_max_small"] == pytest.approx(0.05)
     assert figures["time_error_max"] == pytest.approx(0.5)
     assert figures["time_error_median"] == pytest.approx(0.25)
+    assert figures["time_error_max_from_profile"] == pytest.approx(2.75)
     assert figures["flexshard_bytes_reduction"] == pytest.approx(0.9)
     assert figures["flexshard_time_ratio"] == pytest.approx(10)
     assert figures["static_bound_excess_max"] == 0

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,6 +63,15 @@ class _Copy:
     def children(self, level: int) -> list[int]:
         """The rank in each child of the group."""
         return [self.rank_in(child, level) for child in range(self.piece.world.tree.fan_out(level))]
+
+
+class _Lane(NamedTuple):
+    """What one copy (by its place) has to send: names of rows, or their values."""
+
+    at: int
+    flow: str
+    data: NDArray[Any]
+    size: int  # bytes of each row
 
 
 class Sync:
@@ -141,66 +151,37 @@ class Sync:
         level: int,
         up: bool,
     ) -> list[tuple[_Copy, Ints, Floats]]:
-        """Slots and values of all copies at once; what came, in the order of ranks."""
+        """Slots and values of all copies in one message; what came, in the order of ranks."""
         if not copies:
             return []
         counts = np.stack([entry[2] for entry in sent])
         got = swap_counts(self.wire, counts)
         self.counters.add_headers(4 * len(got))
-        slots = self._swap_slots(copies, sent, got, level, up)
-        values = self._swap_values(copies, sent, counts, got)
-        return [
-            (copy, here, rows.reshape(-1, copy.piece.width))
-            for copy, here, rows in zip(copies, slots, values, strict=True)
+        slots = {
+            at: _implied(copy, level, got[at], up) for at, copy in enumerate(copies) if copy.dense
+        }
+        lanes = [
+            self._names(at, copy, sent[at][1]) for at, copy in enumerate(copies) if not copy.dense
         ]
+        lanes += [_values(at, copy, sent[at][0]) for at, copy in enumerate(copies)]
+        grouped = [Grouped(lane.data.view(np.uint8), counts[lane.at] * lane.size) for lane in lanes]
+        came = swap_entries(self.wire, grouped, np.stack([got[n.at] * n.size for n in lanes]))
+        values: dict[int, Floats] = {}
+        for lane, parcel in zip(lanes, came, strict=True):
+            copy, data = copies[lane.at], parcel.data.view(lane.data.dtype)
+            self._count(lane.flow, copy, counts[lane.at] * lane.size, got[lane.at] * lane.size)
+            if lane.flow == "sync_ids":
+                slots[lane.at] = data.astype(np.int64)
+            else:
+                plain = (
+                    data if data.dtype == np.float32 else from_bits(data, copy.piece.table.dtype)
+                )
+                values[lane.at] = plain.reshape(-1, copy.piece.width)
+        return [(copy, slots[at], values[at]) for at, copy in enumerate(copies)]
 
-    def _swap_slots(
-        self,
-        copies: list[_Copy],
-        sent: list[tuple[Ints, Ints, Ints]],
-        got: Ints,
-        level: int,
-        up: bool,
-    ) -> list[Ints]:
-        found: dict[int, Ints] = {}
-        for index, copy in enumerate(copies):
-            if copy.dense:
-                found[index] = _implied(copy, level, got[index], up)
-        for dtype in (np.uint32, np.uint64):
-            lane = [
-                i
-                for i, copy in enumerate(copies)
-                if not copy.dense and (dtype is np.uint32) == (self.narrow and copy.piece.is_narrow)
-            ]
-            grouped = [Grouped(sent[i][1].astype(dtype), sent[i][2]) for i in lane]
-            for i, came in zip(lane, swap_entries(self.wire, grouped, got[lane]), strict=True):
-                size = came.data.itemsize
-                self._count("sync_ids", copies[i], sent[i][2] * size, got[i] * size)
-                found[i] = came.data.astype(np.int64)
-        return [found[i] for i in range(len(copies))]
-
-    def _swap_values(
-        self,
-        copies: list[_Copy],
-        sent: list[tuple[Ints, Ints, Ints]],
-        counts: Ints,
-        got: Ints,
-    ) -> list[Floats]:
-        found: dict[int, Floats] = {}
-        widths = np.array([[copy.piece.width] for copy in copies], dtype=np.int64)
-        for dtype in dict.fromkeys(copy.piece.table.dtype for copy in copies):
-            lane = [i for i, copy in enumerate(copies) if copy.piece.table.dtype == dtype]
-            grouped = [
-                Grouped(_as_sent(copies[i].sums[sent[i][0]], dtype), counts[i] * widths[i, 0])
-                for i in lane
-            ]
-            came = swap_entries(self.wire, grouped, (got * widths)[lane])
-            for i, values in zip(lane, came, strict=True):
-                size = int(widths[i, 0]) * values.data.itemsize
-                self._count("sync", copies[i], counts[i] * size, got[i] * size)
-                plain = values.data.dtype == np.float32
-                found[i] = values.data if plain else from_bits(values.data, dtype)
-        return [found[i] for i in range(len(copies))]
+    def _names(self, at: int, copy: _Copy, slots: Ints) -> _Lane:
+        dtype = np.uint32 if self.narrow and copy.piece.is_narrow else np.uint64
+        return _Lane(at, "sync_ids", slots.astype(dtype), dtype().itemsize)
 
     def _count(self, flow: str, copy: _Copy, sent: Ints, got: Ints) -> None:
         self.counters.add_bytes(flow, self._numbers[copy.piece.number], sent[None], got[None])
@@ -209,6 +190,11 @@ class Sync:
 def _nothing(size: int) -> tuple[Ints, Ints, Ints]:
     none = np.empty(0, dtype=np.int64)
     return none, none, np.zeros(size, dtype=np.int64)
+
+
+def _values(at: int, copy: _Copy, order: Ints) -> _Lane:
+    data = _as_sent(copy.sums[order], copy.piece.table.dtype)
+    return _Lane(at, "sync", data, copy.piece.width * data.itemsize)
 
 
 def _as_sent(rows: Floats, dtype: str) -> NDArray[np.float32] | NDArray[np.uint16]:
