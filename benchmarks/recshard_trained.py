@@ -1,11 +1,21 @@
-"""RecShard's table, really trained: 40 hash tables of 1 GiB on two ranks, a quarter of it in RAM.
+"""RecShard's table, really trained: 40 hash tables of 1 GiB, a quarter of it in RAM.
 
 The model is rm2 scaled down (benchmarks/_hashed.py); Zipf .8, 1.05, 1.2 and seeds 0, 1, 2 make nine
-settings. All rows that do not fit into 128 MiB a rank lie on a disk. Profiles are of a million
-samples other than those trained on. SGD, the plain loop, the disk tier with its default buffer of
-64 MiB a rank; ids become addresses beforehand, as in RecShard's data pipeline. Every contender is
-two gloo ranks of their own whose memory is bounded together, page cache included; all take turns
-with the same batches, and times are medians over rounds.
+settings. All rows that do not fit into 256 MiB lie on a disk. Profiles are of a million samples
+other than those trained on. SGD, the disk tier with its default buffer of 64 MiB a rank; ids become
+addresses beforehand, as in RecShard's data pipeline. Every contender has processes of its own
+whose memory is bounded, page cache included; all take turns with the same batches, and times are
+medians over rounds.
+
+    trained      one rank in the pipelined loop: ids and pages of a batch are read while the one
+                 before it is trained, on this machine's other core
+    plain loop   one setting without reading ahead
+    two ranks    gloo, 128 MiB each, the plain loop: for balance. Two ranks and the threads that
+                 read for them share two cores, so that work in memory, which is the same for
+                 everyone, weighs more than in `trained`
+    batch        one setting with 2,048 samples: the 16 × 16,384 of the paper make .22 lookups a
+                 row and step on rm2, and here it takes about that many. Greedy steps do not fit
+                 into the buffer then and read pages twice; 512 is what most of them can hold
 
     size, lookup, size-lookup   whole tables, largest first, rows in the order of their ids: the
                                 paper's baselines as the paper runs them. Without statistics of
@@ -15,11 +25,7 @@ with the same batches, and times are medians over rounds.
     recshard, recshard split    hot rows of every table in RAM; `split` may cut tables over ranks
     joint                       rowtier's own
 
-Plans that are alike run once: `same_as` says whose figures a row shows. 512 samples a rank is what
-most greedy steps can hold in the buffer. The 16 × 16,384 of the paper make .22 lookups a row and
-step on rm2; here it takes about 2,048 a rank, run in one setting (`…, batch 2048`). There greedy
-steps do not fit into the buffer and read pages twice. `…, pipeline` is one setting with ids and
-pages read ahead.
+Plans that are alike run once: `same_as` says whose figures a row shows.
 
 A row has, per step: `slow_reads`, lookups that the disk tier serves (what RecShard counts);
 `slow_rows`, the distinct rows of them that are updated: both the same in every run. `pages_read`
@@ -56,11 +62,12 @@ from rowtier.cost.views import access_time_s
 KEY = ("part", "zipf", "seed", "batch", "contender")
 COUNTS = ("slow_reads", "slow_rows", "predicted_slow_reads")
 MIB = 2**20
-RANKS, BATCH, LARGE_BATCH = 2, 512, 2048
+BATCH, LARGE_BATCH = 512, 2048
 ZIPFS, SEEDS = (0.8, 1.05, 1.2), (0, 1, 2)
 MIDDLE = (1.05, 0)  # where more is tried
 # For all alike, a rank: the buffer of pages, the plan's order of rows, ids, outputs, the heap.
-WORKING_BYTES, LARGE_WORKING_BYTES = 208 * MIB, 336 * MIB
+WORKING_BYTES, LARGE_BYTES = 208 * MIB, 256 * MIB
+TRAINED, TWO_RANKS, PLAIN, LARGE = "trained", "two ranks", "plain loop", "batch"
 PLACED = ("joint", "recshard", "recshard split")
 FEWER = 87.0  # times, the paper's slow reads
 LEAST_IMBALANCE = 0.01  # less is noise
@@ -73,23 +80,22 @@ Row = dict[str, Any]
 
 
 class Setting:
-    """One model with its plans."""
+    """One model with its plans for so many ranks."""
 
-    def __init__(self, zipf: float, seed: int, total_bytes: int):
-        self.zipf, self.seed = zipf, seed
+    def __init__(self, zipf: float, seed: int, total_bytes: int, ranks: int):
+        self.zipf, self.seed, self.ranks = zipf, seed, ranks
         self.model = _hashed.HashedModel(seed, zipf, total_bytes)
-        self.cluster = machine(RANKS, total_bytes // 4)
+        self.cluster = machine(ranks, total_bytes // 4)
         self.profile = self.model.profile(BATCH)
         self.plans = plans_of(self.profile, self.cluster)
         self.same_as = first_alike(self.plans)
 
     def race(
-        self, field: Field, names: Sequence[str], batch: int, rounds: int, steps: int,
-        piped: bool = False,
-    ) -> dict[str, Result]:  # fmt: skip
+        self, field: Field, names: Sequence[str], batch: int, rounds: int, steps: int, piped: bool
+    ) -> dict[str, Result]:
         """Train contenders on the same batches, which no profile has seen."""
         numbers = range(1 + rounds * steps)
-        drawn = [[self.model.batch(n, rank, batch) for n in numbers] for rank in range(RANKS)]
+        drawn = [[self.model.batch(n, rank, batch) for n in numbers] for rank in range(self.ranks)]
         plans = {name: self.plans[name] for name in names}
         return field.race(plans, drawn, rounds, 1, piped)
 
@@ -135,7 +141,7 @@ def measured(result: Result, batch: int) -> Row:
     """What training showed, per step."""
     busy, slow = result.by_rank("busy_s"), result.counts["slow_rows_by_rank"]
     return {
-        "samples_per_s": RANKS * batch / result.step_s,
+        "samples_per_s": len(busy) * batch / result.step_s,
         "step_ms": 1e3 * result.step_s,
         "fastest_ms": 1e3 * result.fastest_s,
         "cpu_ms": 1e3 * statistics.mean(result.by_rank("cpu_s")),
@@ -150,35 +156,28 @@ def measured(result: Result, batch: int) -> Row:
     }
 
 
-def trained(setting: Setting, field: Field, rounds: int, steps: int) -> list[Row]:
+def trained(
+    setting: Setting, part: str, field: Field, turns: tuple[int, int], piped: bool
+) -> list[Row]:
     """All contenders of a setting; those with the same plan have the same figures."""
     names = [name for name, first in setting.same_as.items() if name == first]
-    results = setting.race(field, names, BATCH, rounds, steps)
+    results = setting.race(field, names, BATCH, *turns, piped)
     rows = []
     for name, first in setting.same_as.items():
-        row = setting.row("trained", name, setting.plans[name])
+        row = setting.row(part, name, setting.plans[name])
         row |= measured(results[first], BATCH)
         rows.append(row | {"same_as": None if name == first else first})
     return rows
 
 
-def large_batches(setting: Setting, greedy: str, folder: Path) -> list[Row]:
-    """joint and the fastest greedy baseline with the paper's number of lookups a row."""
-    limit_bytes = setting.model.total_bytes // 4 + RANKS * LARGE_WORKING_BYTES
-    with Field(RANKS, limit_bytes, folder) as field:
-        results = setting.race(field, ("joint", greedy), LARGE_BATCH, rounds=3, steps=2)
+def tried(
+    setting: Setting, part: str, greedy: str, field: Field, batch: int, turns: tuple[int, int],
+    piped: bool,
+) -> list[Row]:  # fmt: skip
+    """joint and the fastest greedy baseline in another way."""
+    results = setting.race(field, ("joint", greedy), batch, *turns, piped)
     return [
-        setting.row("batch", f"{name}, batch {LARGE_BATCH}", setting.plans[name], LARGE_BATCH)
-        | measured(result, LARGE_BATCH)
-        for name, result in results.items()
-    ]
-
-
-def pipelined(setting: Setting, greedy: str, field: Field, rounds: int, steps: int) -> list[Row]:
-    """The two with ids and pages read ahead; the model computes nothing to hide them behind."""
-    results = setting.race(field, ("joint", greedy), BATCH, rounds, steps, piped=True)
-    return [
-        setting.row("pipeline", f"{name}, pipeline", setting.plans[name]) | measured(result, BATCH)
+        setting.row(part, f"{name}, {part}", setting.plans[name], batch) | measured(result, batch)
         for name, result in results.items()
     ]
 
@@ -203,28 +202,42 @@ def ratios(rows: Mapping[str, Row], ours: str) -> dict[str, float]:
     mine, fastest = rows[ours], rows[best_greedy(rows)]
     by_heat = rows[best_greedy(rows, BY_HEAT)]
     fewest = min(rows[name]["slow_reads"] for name in GREEDY)
-    uneven = [max(row["imbalance"], LEAST_IMBALANCE) for row in (fastest, mine)]
     return {
         "throughput_ratio": mine["samples_per_s"] / fastest["samples_per_s"],
         "throughput_ratio_hotness_order": mine["samples_per_s"] / by_heat["samples_per_s"],
         "slow_ratio": fewest / max(mine["slow_reads"], 1.0),
+    }
+
+
+def balances(rows: Mapping[str, Row], ours: str) -> dict[str, float]:
+    """The same on two ranks, where one may wait for the other."""
+    mine, fastest = rows[ours], rows[best_greedy(rows)]
+    uneven = [max(row["imbalance"], LEAST_IMBALANCE) for row in (fastest, mine)]
+    return {
         "balance_ratio": uneven[0] / uneven[1],
         "waiting_ratio": fastest["waiting_ms"] / max(mine["waiting_ms"], 1e-2),
+        "throughput_ratio_two_ranks": mine["samples_per_s"] / fastest["samples_per_s"],
     }
+
+
+def _settings(rows: Sequence[Row], part: str) -> list[dict[str, Row]]:
+    found: dict[Any, dict[str, Row]] = {}
+    for row in rows:
+        if row["part"] == part:
+            found.setdefault((row["zipf"], row["seed"]), {})[row["contender"]] = row
+    return list(found.values())
 
 
 def figures_of(rows: Sequence[Row]) -> dict[str, float | None]:
     """Medians over the settings, for joint with the extremes."""
-    settings: dict[Any, dict[str, Row]] = {}
-    for row in rows:
-        if row["part"] == "trained":
-            settings.setdefault((row["zipf"], row["seed"]), {})[row["contender"]] = row
     figures: dict[str, float | None] = {}
     for ours in PLACED:
-        each = [ratios(found, ours) for found in settings.values()]
+        each = [ratios(found, ours) for found in _settings(rows, TRAINED)]
+        even = [balances(found, ours) for found in _settings(rows, TWO_RANKS)]
         of = "" if ours == "joint" else f"_of_{ours.replace(' ', '_')}"
-        for name in each[0]:
-            values = [found[name] for found in each]
+        columns = {name: [found[name] for found in each] for name in each[0]}
+        columns |= {name: [found[name] for found in even] for name in even[0]}
+        for name, values in columns.items():
             figures[f"recshard_{name}{of}"] = statistics.median(values)
             if not of and name in ("throughput_ratio", "slow_ratio"):
                 figures |= {f"recshard_{name}_min": min(values)}
@@ -237,9 +250,8 @@ def figures_of(rows: Sequence[Row]) -> dict[str, float | None]:
 def _more_figures(rows: Sequence[Row]) -> dict[str, float | None]:
     """joint against greedy where more was tried, and what statistics are worth."""
     found: dict[str, float | None] = {}
-    for part in ("batch", "pipeline"):
+    for part, name in ((LARGE, f"batch_{LARGE_BATCH}"), (PLAIN, "plain_loop")):
         mine = [row["samples_per_s"] for row in rows if row["part"] == part]
-        name = f"batch_{LARGE_BATCH}" if part == "batch" else part
         found[f"recshard_throughput_ratio_{name}"] = mine[0] / mine[1] if mine else None
     for name in TOLD[:-1]:
         pairs = {
@@ -254,24 +266,29 @@ def _more_figures(rows: Sequence[Row]) -> dict[str, float | None]:
 def measure(quick: bool) -> Measured:
     """Nine settings; quick is one of 128 MiB, contenders one after the other."""
     total_bytes = 128 * MIB if quick else 1024 * MIB
-    rounds, steps = (2, 2) if quick else (3, 3)
     asked = [MIDDLE] if quick else [(zipf, seed) for zipf in ZIPFS for seed in SEEDS]
-    limit_bytes = total_bytes // 4 + RANKS * WORKING_BYTES
     rows: list[Row] = []
-    with (
-        tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".recshard-") as folder,
-        Field(RANKS, limit_bytes, Path(folder), shared=quick) as field,
-    ):
-        for zipf, seed in asked:
-            setting = Setting(zipf, seed, total_bytes)
-            found = trained(setting, field, rounds, steps)
-            rows += found
-            if zipf == MIDDLE[0]:
-                rows += told(setting)
-            if (zipf, seed) == MIDDLE and not quick:
-                greedy = best_greedy({row["contender"]: row for row in found})
-                rows += pipelined(setting, greedy, field, rounds, steps)
-                rows += large_batches(setting, greedy, Path(folder))
+    with tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".recshard-") as name:
+        folder = Path(name)
+        limit_bytes = total_bytes // 4 + WORKING_BYTES
+        with Field(1, limit_bytes, folder, shared=quick) as field:
+            for zipf, seed in asked:
+                setting = Setting(zipf, seed, total_bytes, ranks=1)
+                turns = (2, 2) if quick else (3, 8)
+                found = trained(setting, TRAINED, field, turns, piped=True)
+                rows += found
+                if zipf == MIDDLE[0]:
+                    rows += told(setting)
+                if (zipf, seed) == MIDDLE and not quick:
+                    greedy = best_greedy({row["contender"]: row for row in found})
+                    rows += tried(setting, PLAIN, greedy, field, BATCH, turns, piped=False)
+                    with Field(1, limit_bytes + LARGE_BYTES, folder) as large:
+                        rows += tried(setting, LARGE, greedy, large, LARGE_BATCH, (3, 4), True)
+        with Field(2, limit_bytes + WORKING_BYTES, folder, shared=quick) as field:
+            for zipf, seed in asked:
+                setting = Setting(zipf, seed, total_bytes, ranks=2)
+                turns = (2, 2) if quick else (3, 3)
+                rows += trained(setting, TWO_RANKS, field, turns, piped=False)
     return Measured(rows, figures_of(rows))
 
 
