@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 import rowtier
-from rowtier.runtime import bundles
+from rowtier.runtime import bundles, neighbours
 from rowtier.torch import SGD, Adagrad, RowwiseAdagrad, ShardedEmbeddings, SparseAdam
 
 OPTIMIZERS = {
@@ -37,7 +37,20 @@ def train(
     steps: list[list[dict[str, Any]]], grads: list[list[dict[str, Any]]], follow: float,
     options: dict[str, Any],
 ) -> dict[str, Any]:  # fmt: skip
-    """Train some steps; outputs of each, and what every shard holds in the end."""
+    """Train some steps; outputs of each, and what every shard holds in the end.
+
+    `near`: every message is read from its sender's memory, however short.
+    """
+    least = 1 if options.pop("near", False) else neighbours.LEAST_BYTES
+    with patch.object(neighbours, "LEAST_BYTES", least):
+        return _train(rank, group, plan, weights, steps, grads, follow, options)
+
+
+def _train(
+    rank: int, group: dist.ProcessGroup, plan: rowtier.Plan, weights: dict[str, Any],
+    steps: list[list[dict[str, Any]]], grads: list[list[dict[str, Any]]], follow: float,
+    options: dict[str, Any],
+) -> dict[str, Any]:  # fmt: skip
     ahead = options.pop("ahead", False)
     can_join = (lambda _: False) if options.pop("alone", False) else bundles._can_join
     with patch.object(bundles, "_can_join", can_join):

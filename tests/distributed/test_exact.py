@@ -46,7 +46,8 @@ def test_sgd_is_equal_bit_for_bit_where_sums_are_exact(
 ) -> None:
     case = Case(plan, seed, steps, exact=True)
     tables, outputs = case.reference(0.0, 1.0, 0.25)
-    check(case, case.run(workers, gradients="sum"), tables, outputs, bitwise=True)
+    results = case.run(workers, gradients="sum", near=bool(seed % 2))
+    check(case, results, tables, outputs, bitwise=True)
 
 
 @drawn(75)

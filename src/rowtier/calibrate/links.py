@@ -133,11 +133,14 @@ def time_links(job: Job, tick: Tick) -> tuple[LinkTimes, ...]:
 def _time_level(job: Job, name: str, size: int, tick: Tick) -> LinkTimes:
     import torch.distributed as dist
 
+    from rowtier.runtime.neighbours import Neighbours
+
     mine: Any = None
     for ranks in job.groups(name):  # every rank takes part in making every group
         group = dist.new_group(ranks, timeout=patience())
         if job.rank in ranks:
-            mine = _Group(group, ranks, ranks.index(job.rank))
+            near = Neighbours.meet(group)
+            mine = _Group(group, ranks, ranks.index(job.rank), neighbours=near)
     sharers, alone = _sharers(job, name), None
     every = mine if sharers == 1 else _everyone(job)
     exchange = _time_kind(every, _all_to_all, tick)
@@ -154,9 +157,12 @@ def _sharers(job: Job, level: str) -> int:
 
 def _everyone(job: Job) -> _Group:
     """All processes; those of the own node are sent nothing."""
+    from rowtier.runtime.neighbours import Neighbours
+
     first = job.rank // job.local_world * job.local_world
     near = range(first, first + job.local_world)
-    return _Group(None, list(range(job.world)), job.rank, frozenset(near))
+    met = Neighbours.meet(None)
+    return _Group(None, list(range(job.world)), job.rank, frozenset(near), neighbours=met)
 
 
 @dataclass(frozen=True)
@@ -166,6 +172,7 @@ class _Group:
     position: int
     near: frozenset[int] = frozenset()  # positions that are sent nothing, the own one apart
     active: bool = True  # False: only waits for those that measure
+    neighbours: Any = None  # whose memory is read
 
     @property
     def size(self) -> int:
@@ -227,10 +234,17 @@ def _all_to_all(group: _Group, message_bytes: int) -> tuple[_Send, float]:
     each = len(_numbers(group, message_bytes)) // group.size
     sizes = [0 if position in near else each for position in range(group.size)]
     numbers = torch.zeros(sum(sizes), dtype=torch.float32)
-    arrived = torch.empty_like(numbers)
+    arrived, in_bytes = torch.empty_like(numbers), [NUMBER_BYTES * size for size in sizes]
 
     def send() -> None:
-        swap_bytes(group.handle, arrived, numbers, sizes, sizes)
+        swap_bytes(
+            group.handle,
+            arrived.view(torch.uint8),
+            numbers.view(torch.uint8),
+            in_bytes,
+            in_bytes,
+            group.neighbours,
+        )
 
     return send, float(numbers.nbytes)
 

@@ -78,6 +78,7 @@ class Engine:
         self.plan, self.optimizers, self.options = plan, optimizers, options
         self.world = World.of(plan.cluster, group, options.local_world_size)
         self.wire = Wire(self.world)
+        self.wire.meet()
         self.remapper = _shared_remapper(plan, self.wire)
         self.pieces = pieces_of(plan, self.world)
         every = [piece for layers in self.pieces.values() for layer in layers for piece in layer]

@@ -18,10 +18,12 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rowtier.errors import RowtierError, UserError
+from rowtier.runtime.neighbours import Neighbours
 from rowtier.runtime.world import World
 
 Ints = NDArray[np.int64]
 _GRACE_S = 5.0
+_DATA, _PLACE, _READ = range(3)  # what a message is: bytes, where they lie, that they were read
 
 
 class LostRankError(RowtierError):
@@ -31,13 +33,18 @@ class LostRankError(RowtierError):
 class Wire:
     """Collectives of a world, on host memory."""
 
-    def __init__(self, world: World):
-        self.world = world
+    def __init__(self, world: World, near: Neighbours | None = None):
+        self.world, self._near = world, near or Neighbours()
         if world.group is not None and dist.get_backend(world.group) == "nccl":
             raise RowtierError(
                 "rows are exchanged in host memory, which nccl cannot carry: start the job with "
                 'init_process_group("cpu:gloo,cuda:nccl")'
             )
+
+    def meet(self) -> None:
+        """Find out whose memory can be read; all ranks must call this."""
+        if self.world.group is not None:
+            self._near = Neighbours.meet(self.world.group)
 
     def beside(self) -> Wire:
         """A wire between the same ranks, for another thread; all ranks must call this."""
@@ -52,7 +59,7 @@ class Wire:
                 "use the plain loop"
             )
         group = dist.new_group(ranks, backend="gloo")
-        return Wire(World(world.rank, world.tree, group))
+        return Wire(World(world.rank, world.tree, group), self._near)
 
     def swap(self, sent: NDArray[Any], counts: Ints, got: NDArray[Any], got_counts: Ints) -> None:
         """Send `counts[p]` entries of `sent` to each rank p, receive theirs into `got`."""
@@ -66,6 +73,7 @@ class Wire:
                 torch.from_numpy(sent.view(np.uint8)),
                 (got_counts * got.itemsize).tolist(),
                 (counts * sent.itemsize).tolist(),
+                self._near,
             )
 
     def swap_fixed(self, sent: NDArray[Any]) -> NDArray[Any]:
@@ -131,23 +139,47 @@ def swap_bytes(
     sent: torch.Tensor,
     got_sizes: list[int],
     sizes: list[int],
+    near: Neighbours,
 ) -> None:
     """An all-to-all of a group (None: all ranks) whose links carry both ways at once.
 
     Gloo tells a sender that it may begin on the connection that data of the other direction
     takes. In its own all-to-all that note often queues behind the data, and two ranks take turns.
-    Here everyone is ready to receive before it sends anything.
+    Here everyone is ready to receive before it sends anything. Long messages of neighbours are
+    read where they lie: a note says where that is, another one that it was read.
     """
     me, size = dist.get_rank(group), len(sizes)
     ranks = range(size) if group is None else dist.get_process_group_ranks(group)
     coming, going = got.split(got_sizes), sent.split(sizes)
     others = [(me + distance) % size for distance in range(1, size)]
-    works = [dist.irecv(coming[p], ranks[p], group) for p in reversed(others) if got_sizes[p]]
-    works += [dist.isend(going[p], ranks[p], group) for p in others if sizes[p]]
+    read = [p for p in reversed(others) if near.carries(p, got_sizes[p])]
+    shown = [p for p in others if near.carries(p, sizes[p])]
+    places, seen = ({p: torch.empty(1, dtype=torch.int64) for p in ps} for ps in (read, shown))
+
+    def receive(into: torch.Tensor, p: int, tag: int) -> dist.Work:
+        return _under_way(dist.irecv(into, ranks[p], group, tag))
+
+    def send(what: torch.Tensor, p: int, tag: int) -> dist.Work:
+        return _under_way(dist.isend(what, ranks[p], group, tag))
+
+    rest = [p for p in reversed(others) if got_sizes[p] and p not in places]
+    works = [receive(coming[p], p, _DATA) for p in rest]
+    works += [receive(seen[p], p, _READ) for p in shown]
+    told = {p: receive(places[p], p, _PLACE) for p in read}
+    works += [send(torch.tensor([going[p].data_ptr()]), p, _PLACE) for p in shown]
+    works += [send(going[p], p, _DATA) for p in others if sizes[p] and p not in seen]
     coming[me].copy_(going[me])
+    for p, note in told.items():
+        note.wait()
+        near.read(p, int(places[p]), coming[p])
+        works.append(send(places[p], p, _READ))
     for work in works:
-        assert work is not None, "ranks of a group talk to members of it"
         work.wait()
+
+
+def _under_way(work: dist.Work | None) -> dist.Work:
+    assert work is not None, "ranks of a group talk to members of it"
+    return work
 
 
 def _first_line(error: BaseException) -> str:
