@@ -22,14 +22,19 @@ NAMED = {"zipf": "Zipf {}", "seed": "seed {}", "batch": "batch {}", "ranks": "{}
 
 
 def paired(
-    data: Data, by: Sequence[str], field: str, ours: str, baselines: Sequence[str]
+    data: Data,
+    by: Sequence[str],
+    field: str,
+    ours: str,
+    baselines: Sequence[str],
+    part: str = "trained",
 ) -> dict[str, tuple[float, list[float]]]:
     """By setting: our figure and those of the baselines."""
     mine: dict[str, float] = {}
     theirs: dict[str, list[float]] = {}
     for row in data["rows"]:
         value, name = row.get(field), setting_name(row, by)
-        if not isinstance(value, (int, float)) or row.get("part", "trained") != "trained":
+        if not isinstance(value, (int, float)) or row.get("part", "trained") != part:
             continue
         if row.get("contender") == ours:
             mine[name] = float(value)
@@ -69,9 +74,12 @@ _TRAINED = ("zipf", "seed")
 
 
 def trained_throughput(data: Data) -> Settings:
-    """Samples per second over the fastest greedy placement's."""
-    pairs = paired(data, _TRAINED, "samples_per_s", "joint", GREEDY)
-    return {name: ours / max(others) for name, (ours, others) in pairs.items()}
+    """Samples per second over the fastest greedy placement's, on one rank and on two."""
+    found: Settings = {}
+    for part, end in (("trained", ""), ("two ranks", ", two ranks")):
+        pairs = paired(data, _TRAINED, "samples_per_s", "joint", GREEDY, part)
+        found |= {f"{name}{end}": ours / max(others) for name, (ours, others) in pairs.items()}
+    return found
 
 
 def trained_slow(data: Data) -> Settings:
@@ -82,8 +90,10 @@ def trained_slow(data: Data) -> Settings:
 
 def trained_balance(data: Data) -> Settings:
     """How uneven ranks are under the fastest greedy placement, over ours; 1 % is even."""
-    uneven = paired(data, _TRAINED, "imbalance", "joint", GREEDY)
-    speed = paired(data, _TRAINED, "samples_per_s", "joint", GREEDY)
+    uneven, speed = (
+        paired(data, _TRAINED, what, "joint", GREEDY, part="two ranks")
+        for what in ("imbalance", "samples_per_s")
+    )
     found = {}
     for name, (ours, others) in uneven.items():
         speeds = speed[name][1] if name in speed else []

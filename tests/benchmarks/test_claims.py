@@ -217,6 +217,21 @@ def test_figures_are_found_by_setting_in_the_rows_of_every_benchmark() -> None:
     assert found["expected distinct rows are what is measured"] == expected
 
 
+def test_settings_of_one_rank_and_of_two_are_told_apart() -> None:
+    rows = [
+        {"part": part, "zipf": 0.8, "seed": 0, "contender": who, "samples_per_s": speed}
+        for part, who, speed in (
+            ("trained", "joint", 80.0), ("trained", "lookup", 10.0),
+            ("two ranks", "joint", 40.0), ("two ranks", "lookup", 10.0),
+            ("plain loop", "joint", 1.0),
+        )
+    ]  # fmt: skip
+    results = {"recshard_trained": sample(rows, recshard_throughput_ratio=8.0)}
+    found = {j.claim.claim: j.where_not for j in judge_all(results)}
+    said = "short in 1 of 2 settings: Zipf 0.8, seed 0, two ranks (4×)"
+    assert found["embedding training throughput, capacity-constrained"] == said
+
+
 def test_the_page_is_written_from_results_and_says_what_is_absent(tmp_path: Path) -> None:
     results = {"recshard_trained": trained()}
     page = results_page(results)

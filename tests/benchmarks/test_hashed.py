@@ -126,7 +126,7 @@ def test_greedy_plans_place_tables_alike_in_both_orders(profile):
 
 def test_ratios_compare_with_the_fastest_greedy_in_id_order():
     pytest.importorskip("torch")
-    from recshard_trained import ratios
+    from recshard_trained import balances, ratios
 
     def row(samples_per_s, slow_reads, imbalance=0.5):
         return {
@@ -143,6 +143,8 @@ def test_ratios_compare_with_the_fastest_greedy_in_id_order():
     assert found["throughput_ratio"] == 5
     assert found["throughput_ratio_hotness_order"] == 2
     assert found["slow_ratio"] == 30
+    found = balances(rows, "joint")
+    assert found["throughput_ratio_two_ranks"] == 5
     assert found["balance_ratio"] == pytest.approx(10)
     assert found["waiting_ratio"] == pytest.approx(10)
 

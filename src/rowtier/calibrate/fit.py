@@ -1,7 +1,7 @@
 """From times to figures: latency and bandwidth of a link, granularity and bandwidth of a tier.
 
 Times on a shared machine have outliers, so both fits weigh absolute, not squared, errors,
-and relative ones, so that a message of 1 KiB says as much as one of 16 MiB.
+and relative ones, so that a message of 1 KiB has its say beside one of 16 MiB.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ class Grain:
 def fit_line(sent_bytes: Sequence[float], times_s: Sequence[float]) -> Line:
     """The line with the least sum of relative errors, with no negative latency.
 
-    Such a line runs through two of the points, or through one and the origin: few enough
-    to try them all, which is exact and needs no start value.
+    Times of long messages are surer, so they weigh more: ten times as long, 1.8 times as much.
+    Such a line runs through two of the points, or through one and the origin: few enough to try
+    them all, which is exact and needs no start value.
     """
     points = list(zip(sent_bytes, times_s, strict=True))
     assert points, "a line needs a point"
     assert all(b > 0 and t > 0 for b, t in points), "sizes and times are positive"
 
     def error(line: Line) -> float:
-        return sum(abs(line.time_s(b) / t - 1) for b, t in points)
+        return sum(t**0.25 * abs(line.time_s(b) / t - 1) for b, t in points)
 
     return min(_lines(points), key=error)
 

@@ -173,10 +173,9 @@ class Sync:
             if lane.flow == "sync_ids":
                 slots[lane.at] = data.astype(np.int64)
             else:
-                plain = (
-                    data if data.dtype == np.float32 else from_bits(data, copy.piece.table.dtype)
-                )
-                values[lane.at] = plain.reshape(-1, copy.piece.width)
+                dtype = copy.piece.table.dtype
+                rows = data if dtype == "fp32" else from_bits(data, dtype)
+                values[lane.at] = rows.reshape(-1, copy.piece.width)
         return [(copy, slots[at], values[at]) for at, copy in enumerate(copies)]
 
     def _names(self, at: int, copy: _Copy, slots: Ints) -> _Lane:
