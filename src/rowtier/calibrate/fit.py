@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from math import ceil, log
+from math import ceil, log, sqrt
 from statistics import median_low
 
 
@@ -49,7 +49,7 @@ def fit_line(sent_bytes: Sequence[float], times_s: Sequence[float]) -> Line:
     assert all(b > 0 and t > 0 for b, t in points), "sizes and times are positive"
 
     def error(line: Line) -> float:
-        return sum(t**0.25 * abs(line.time_s(b) / t - 1) for b, t in points)
+        return sum(sqrt(sqrt(t)) * abs(line.time_s(b) / t - 1) for b, t in points)
 
     return min(_lines(points), key=error)
 

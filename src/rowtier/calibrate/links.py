@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import sqrt
-from statistics import mean
+from statistics import median
 from time import perf_counter
 from typing import Any, Literal
 
@@ -194,16 +194,11 @@ def _time_kind(group: _Group, kind: _Kind, tick: Tick) -> Times:
 
 
 def _time(group: _Group, send: _Send) -> float:
-    """The time of the slowest rank, over repeats: the mean of the middle half of them.
-
-    Short messages take one or another time, as ranks are awake or not. A step has several, so
-    their mean tells more than a median, which would be one of the two.
-    """
+    """The median time over repeats of the slowest rank."""
     _samples(group, send, 1)  # connections are made and memory is touched
     first_s = _samples(group, send, 1)[0]
     repeats = max(LEAST_REPEATS, min(MOST_REPEATS, int(SIZE_S / first_s)))
-    samples = sorted(_samples(group, send, repeats))
-    return mean(samples[repeats // 4 : repeats - repeats // 4])
+    return median(_samples(group, send, repeats))
 
 
 def _samples(group: _Group, send: _Send, repeats: int) -> list[float]:
