@@ -38,7 +38,7 @@ def test_drawn_batches_are_the_same_every_time_and_differ_by_rank_and_step():
 
 
 def test_joint_keeps_to_the_memory_of_row_wise_and_near_the_static_bound():
-    data = Zipf(1.2, batch_size=256, length=20, rows=20_000)
+    data = Zipf(1.2, batch_size=2048, length=20, rows=100_000)
     profile, cluster = data.profile(4), nominal(2, 2, 1e9)
     plain = rowtier.make_plan(profile, cluster, "row-wise")
     plan = joint(profile, plain)
