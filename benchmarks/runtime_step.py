@@ -1,6 +1,6 @@
 """A training step of the embeddings: rowtier against TorchRec, in the same processes.
 
-Steps of all contenders take turns, in an order drawn anew each time, with the same batches,
+Steps of all contenders take turns, in each possible order equally often, with the same batches,
 one thread a rank and the same malloc. Times are medians over the turns; how many times as fast
 joint is (`joint is`), the median of each turn's ratio, which this machine's weather touches less.
 A step is look-up, backward and update (SGD). `own row-wise` is rowtier with every table spread
@@ -13,6 +13,8 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
+from functools import cache
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,7 @@ ROWS, DIM, LR = 1_000_000, 64, 0.01
 SEQUENCE = {"tables": 4, "batch": 1024, "length": 50}
 POOLED = {"tables": 8, "batch": 2048, "length": 10}
 ALPHAS = (1.05, 1.2)
-ROUNDS = 24
+ROUNDS = 72  # each order of four contenders three times, of three twelve times
 GOALS: Any = {
     "sequence_vs_torchrec_min": (">=", 4.0),
     "sequence_vs_torchrec_median": (">=", 5.0),
@@ -51,9 +53,18 @@ GOALS: Any = {
 
 def zipf_ids(random: np.random.Generator, alpha: float, size: int, table: int) -> Any:
     """Zipf-distributed row ids; hot rows lie anywhere in the table."""
-    cdf = np.cumsum(np.arange(1, ROWS + 1, dtype=np.float64) ** -alpha)
-    ranks = np.searchsorted(cdf, random.random(size) * cdf[-1])
-    return np.random.default_rng(table).permutation(ROWS)[ranks]
+    cdf = _zipf(alpha)
+    return _rows_by_rank(table)[np.searchsorted(cdf, random.random(size) * cdf[-1])]
+
+
+@cache
+def _zipf(alpha: float) -> Any:
+    return np.cumsum(np.arange(1, ROWS + 1, dtype=np.float64) ** -alpha)
+
+
+@cache
+def _rows_by_rank(table: int) -> Any:
+    return np.random.default_rng(table).permutation(ROWS)
 
 
 def cluster_of(size: int) -> Cluster:
@@ -194,13 +205,14 @@ def contest(
     grad = torch.full((lines, DIM), 1e-3)
     random = np.random.default_rng(1000 + rank)
     times: dict[str, list[float]] = {name: [] for name in contenders}
+    orders = list(permutations(contenders))  # nobody follows the same one more often
+    np.random.default_rng(0).shuffle(orders)  # the same on all ranks
     for number in range(rounds + 2):
         ids = [
             zipf_ids(random, alpha, shape["batch"] * shape["length"], i)
             for i in range(shape["tables"])
         ]
-        # Nobody always follows the same one; the same order on all ranks.
-        for name in np.random.default_rng(number).permutation(list(contenders)).tolist():
+        for name in orders[number % len(orders)]:
             contender = contenders[name]
             prepared = contender.prepare(ids, shape, grad)
             dist.barrier()

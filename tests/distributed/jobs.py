@@ -41,20 +41,18 @@ def train(
 
     `near`: every message is read from its sender's memory, however short.
     """
-    least = 1 if options.pop("near", False) else neighbours.LEAST_BYTES
-    with patch.object(neighbours, "LEAST_BYTES", least):
-        return _train(rank, group, plan, weights, steps, grads, follow, options)
-
-
-def _train(
-    rank: int, group: dist.ProcessGroup, plan: rowtier.Plan, weights: dict[str, Any],
-    steps: list[list[dict[str, Any]]], grads: list[list[dict[str, Any]]], follow: float,
-    options: dict[str, Any],
-) -> dict[str, Any]:  # fmt: skip
-    ahead = options.pop("ahead", False)
-    can_join = (lambda _: False) if options.pop("alone", False) else bundles._can_join
+    ahead, near, alone = (options.pop(name, False) for name in ("ahead", "near", "alone"))
+    can_join = (lambda _: False) if alone else bundles._can_join
     with patch.object(bundles, "_can_join", can_join):
         module = embeddings_of(plan, group, weights, **options)
+    with patch.object(neighbours, "LEAST_BYTES", 1 if near else neighbours.LEAST_BYTES):
+        return _trained(rank, module, steps, grads, follow, ahead)
+
+
+def _trained(
+    rank: int, module: ShardedEmbeddings, steps: list[list[dict[str, Any]]],
+    grads: list[list[dict[str, Any]]], follow: float, ahead: bool,
+) -> dict[str, Any]:  # fmt: skip
     outputs = []
     for batches, given in zip(steps, grads, strict=True):
         batch = {

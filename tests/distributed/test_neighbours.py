@@ -29,14 +29,13 @@ def exchange(rank: int, group: Any, seed: int, least: int) -> tuple[bytes, list[
     sizes = sizes_of(seed, group.size())
     random = np.random.default_rng((seed, rank))
     sent = torch.from_numpy(random.integers(0, 256, sizes[rank].sum(), dtype=np.uint8))
-    got, near, read = torch.empty(int(sizes[:, rank].sum()), dtype=torch.uint8), None, []
-    near = Neighbours.meet(group)
+    got = torch.empty(int(sizes[:, rank].sum()), dtype=torch.uint8)
+    near, read, real = Neighbours.meet(group), [], Neighbours.read
 
     def watched(self: Neighbours, other: int, *args: Any) -> None:
         read.append(other)
         real(self, other, *args)
 
-    real = Neighbours.read
     with (
         patch.object(neighbours, "LEAST_BYTES", least),
         patch.object(Neighbours, "read", watched),

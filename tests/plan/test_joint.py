@@ -111,6 +111,33 @@ def test_joint_is_never_worse_than_any_other_method(seed: int) -> None:
     assert make_plan(profile, cluster, "joint").fingerprint == joint.fingerprint
 
 
+def test_nothing_is_cut_for_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    chances = np.arange(1, 5001) ** -1.2
+    stats = []
+    for index in range(4):
+        table = Table(
+            name=f"t{index}", num_embeddings=5000, embedding_dim=16, pooling="none",
+            features=(f"f{index}",), optimizer="sgd",
+        )  # fmt: skip
+        heat = np.random.default_rng(index).multinomial(100_000, chances / chances.sum())
+        stats.append(counted(table, heat, samples=5_000))
+    profile = Profile(256, tuple(stats))
+    ram = {"name": "ram", "capacity": "1 GiB", "bandwidth": "5 GB/s", "granularity": 64}
+    level = {"name": "node", "size": 2, "bandwidth": "2 GB/s", "latency": 5e-5}
+    cluster = Cluster.model_validate({"name": "two", "levels": [level], "device": {"tiers": [ram]}})
+
+    def made() -> tuple[int, float]:
+        plan = make_plan(profile, cluster)
+        assert plan.certificate is not None
+        return sum(map(len, plan.bands.values())), plan.certificate.objective
+
+    bands, whole_s = made()
+    monkeypatch.setattr("rowtier.plan.joint.WORTH_CUTTING", 0.0)
+    more, cut_s = made()
+    assert bands == len(stats) < more
+    assert cut_s < whole_s < cut_s * 1.0001
+
+
 def test_more_fast_memory_never_hurts() -> None:
     profile = _skewed(1)
     times = []

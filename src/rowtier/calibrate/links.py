@@ -1,9 +1,9 @@
 """Time messages between the ranks: all-to-all, all-reduce and neighbour to neighbour.
 
-All-to-all is the one that training uses (`runtime/wire.py`).
-All groups of a level measure at once, since that is how training uses the links; between nodes
-all-to-all is that of all processes, with nothing for those of their own node. One process of each
-node sends alone as well: if it is much faster then, a node's processes share its link.
+All-to-all is the one that training uses (`runtime/wire.py`). All groups of a level measure at
+once, since that is how training uses the links; between nodes all-to-all is that of all processes,
+with nothing for those of their own node. One process of each node sends alone as well: if it is
+much faster then, a node's processes share its link.
 """
 
 from __future__ import annotations
@@ -140,7 +140,8 @@ def _time_level(job: Job, name: str, size: int, tick: Tick) -> LinkTimes:
         group = dist.new_group(ranks, timeout=patience())
         if job.rank in ranks:
             near = Neighbours.meet(group)
-            mine = _Group(group, ranks, ranks.index(job.rank), neighbours=near)
+            here = ranks.index(job.rank)
+            mine = _Group(group, ranks, here, frozenset({here}), neighbours=near)
     sharers, alone = _sharers(job, name), None
     every = mine if sharers == 1 else _everyone(job)
     exchange = _time_kind(every, _all_to_all, tick)
@@ -160,9 +161,8 @@ def _everyone(job: Job) -> _Group:
     from rowtier.runtime.neighbours import Neighbours
 
     first = job.rank // job.local_world * job.local_world
-    near = range(first, first + job.local_world)
-    met = Neighbours.meet(None)
-    return _Group(None, list(range(job.world)), job.rank, frozenset(near), neighbours=met)
+    own_node, near = range(first, first + job.local_world), Neighbours.meet(None)
+    return _Group(None, list(range(job.world)), job.rank, frozenset(own_node), neighbours=near)
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _Group:
     handle: Any
     ranks: list[int]
     position: int
-    near: frozenset[int] = frozenset()  # positions that are sent nothing, the own one apart
+    left_out: frozenset[int] = frozenset()  # positions that all-to-all sends nothing
     active: bool = True  # False: only waits for those that measure
     neighbours: Any = None  # whose memory is read
 
@@ -230,23 +230,15 @@ def _all_to_all(group: _Group, message_bytes: int) -> tuple[_Send, float]:
 
     from rowtier.runtime.wire import swap_bytes
 
-    near = group.near or {group.position}
-    each = len(_numbers(group, message_bytes)) // group.size
-    sizes = [0 if position in near else each for position in range(group.size)]
-    numbers = torch.zeros(sum(sizes), dtype=torch.float32)
-    arrived, in_bytes = torch.empty_like(numbers), [NUMBER_BYTES * size for size in sizes]
+    each = -(-message_bytes // group.size)
+    sizes = [0 if position in group.left_out else each for position in range(group.size)]
+    going = torch.zeros(sum(sizes), dtype=torch.uint8)
+    arrived = torch.empty_like(going)
 
     def send() -> None:
-        swap_bytes(
-            group.handle,
-            arrived.view(torch.uint8),
-            numbers.view(torch.uint8),
-            in_bytes,
-            in_bytes,
-            group.neighbours,
-        )
+        swap_bytes(group.handle, arrived, going, sizes, sizes, group.neighbours)
 
-    return send, float(numbers.nbytes)
+    return send, float(going.nbytes)
 
 
 def _all_reduce(group: _Group, message_bytes: int) -> tuple[_Send, float]:

@@ -41,6 +41,7 @@ SLACKS = (1.0, 0.95)  # of memory that prices may fill: owners never fill it eve
 PIECES = (4.0, 1.0)  # per device: more of them are easier to balance, but repeat ids or sums
 MANY = 10_000  # tables × devices; above, only the first of `PIECES` is tried
 STARTS = 2  # of the search through small problems
+WORTH_CUTTING = 5e-6  # of a step, that the search must save with every band it adds
 LEAST_WORTH = 1e-6  # of a step, that memory must be worth to be scarce
 SLOWEST = 4.0**8  # how many times slower than it is a link with a limit may look
 
@@ -80,6 +81,11 @@ class Candidate:
 
     bands: Bands
     cost: StepCost
+
+    def worth_cutting(self, other: Candidate) -> bool:
+        """Whether the bands that this has more than another save enough: each takes work."""
+        more = sum(map(len, self.bands.values())) - sum(map(len, other.bands.values()))
+        return self.cost.step_s <= (1 - WORTH_CUTTING * max(0, more)) * other.cost.step_s
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,7 +180,8 @@ class Problem:
         if not search.is_small or wanted.pins_owners:
             return []
         starts = sorted(found, key=lambda one: one.cost.step_s)[:STARTS]
-        return self.priced_candidates(tidied(search.improve(one.bands)) for one in starts)
+        better = self.priced_candidates(tidied(search.improve(one.bands)) for one in starts)
+        return [one for one in better if one.worth_cutting(starts[0])]
 
     def _search_homes(self, stats: TableStats) -> list[Home]:
         """The menu's homes, and those that leave a table to one owner."""

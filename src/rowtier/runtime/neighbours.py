@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import socket
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,7 @@ def _told(group: dist.ProcessGroup | None, size: int, own: Any) -> list[Any]:
     return everyone
 
 
+@cache
 def _process_vm_readv() -> Any:
     call = ctypes.CDLL(None, use_errno=True).process_vm_readv
     part = ctypes.POINTER(_Part)
