@@ -89,10 +89,15 @@ def test_only_ranks_of_one_machine_that_all_may_read_each_other_do(workers: Any)
     assert some == [*pairs[:2], [False] * 4, [False] * 4]
 
 
-def test_memory_of_a_process_that_is_gone_is_an_error() -> None:
+def test_a_process_that_is_gone_is_told_and_cannot_be_read() -> None:
     gone = os.fork()
     if not gone:
         os._exit(0)
+    os.waitid(os.P_PID, gone, os.WEXITED | os.WNOWAIT)
+    near = Neighbours({2: os.getpid(), 3: gone})
+    told = near.is_alive(1), near.is_alive(2), near.is_alive(3)
+    assert told == (None, True, False)  # though its parent has not asked after it yet
     os.waitpid(gone, 0)
+    assert near.is_alive(3) is False
     with pytest.raises(RuntimeError, match="the memory of rank 3 cannot be read: No such process"):
-        Neighbours({3: gone}).read(3, 4096, torch.empty(8, dtype=torch.uint8))
+        near.read(3, 4096, torch.empty(8, dtype=torch.uint8))

@@ -27,10 +27,10 @@ class _Part(ctypes.Structure):
 
 
 class Neighbours:
-    """The ranks of a group whose memory this rank reads, and who read its own."""
+    """The ranks of a group on this machine, and whether they read each other's memory."""
 
-    def __init__(self, pids: dict[int, int] | None = None):
-        self._pids = pids or {}
+    def __init__(self, pids: dict[int, int] | None = None, readable: bool = True):
+        self._pids, self._readable = pids or {}, readable
 
     @classmethod
     def meet(cls, group: dist.ProcessGroup | None) -> Neighbours:
@@ -48,11 +48,21 @@ class Neighbours:
         readable = all(met._holds(other, *everyone[other][2:]) for other in found)
         # Those of a machine do it all or not at all; tokens stay until everyone has looked.
         answers = _told(group, size, (machine, readable))
-        return met if all(good for where, good in answers if where == machine) else cls()
+        return cls(found, all(good for where, good in answers if where == machine))
 
     def carries(self, rank: int, size: int) -> bool:
         """Whether a message of so many bytes, to or from a rank, is read from memory."""
-        return size >= LEAST_BYTES and rank in self._pids
+        return self._readable and size >= LEAST_BYTES and rank in self._pids
+
+    def is_alive(self, rank: int) -> bool | None:
+        """Whether the process of a rank runs; None if it is on another machine."""
+        if rank not in self._pids:
+            return None
+        try:
+            said = Path(f"/proc/{self._pids[rank]}/stat").read_text()
+        except OSError:
+            return False
+        return said.rpartition(")")[2].split()[0] not in "ZX"  # what is dead waits for its parent
 
     def read(self, rank: int, address: int, into: torch.Tensor) -> None:
         """Copy what lies at an address of another rank."""

@@ -120,17 +120,24 @@ class Wire:
             ) from error
 
     def _lost(self) -> list[int] | None:
-        """Ranks that do not say they are alive; None if the store is gone too."""
+        """Ranks that do not say they are alive; None if the store is gone too.
+
+        A rank of this machine may be alive and say nothing: it waits for one that has lost touch.
+        """
         store = dist.PrefixStore("rowtier-alive", dist.distributed_c10d._get_default_store())
         try:
             store.set(str(self.world.rank), b"1")
-            missing, until = list(range(self.world.size)), time.monotonic() + _GRACE_S
-            while missing and time.monotonic() < until:
-                missing = [rank for rank in missing if not store.check([str(rank)])]
+            alive: dict[int, bool | None] = dict.fromkeys(range(self.world.size))
+            until = time.monotonic() + _GRACE_S
+            while alive and time.monotonic() < until:
+                silent = [rank for rank in alive if not store.check([str(rank)])]
+                alive = {rank: self._near.is_alive(rank) for rank in silent}
+                if False in alive.values() and None not in alive.values():
+                    break
                 time.sleep(0.05)
         except RuntimeError:
             return None
-        return missing
+        return [rank for rank, known in alive.items() if not known]
 
 
 def swap_bytes(
