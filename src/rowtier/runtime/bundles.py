@@ -63,9 +63,13 @@ class Window(NamedTuple):
 class _Move(NamedTuple):
     """From a table's addresses to its bundle's: band by band one number is added."""
 
-    stops: Ints
-    added: Ints
-    bands: Ints  # where in `Bundle.numbers`
+    bands: Ints  # as `indices.move_addresses` wants them
+    owners: Ints  # bands × positions: who is asked for a sum; if nobody, the number of ranks
+
+    @property
+    def counted(self) -> Ints:
+        """Where in `Bundle.numbers` each band is."""
+        return self.bands[:, 2]
 
 
 @dataclass(eq=False)
@@ -79,6 +83,8 @@ class Lookups:
     bag_starts: Ints  # per table, and where the last one's end
     weighted: NDArray[np.bool_]  # per table, whether its lookups have weights of their own
     counts: Ints  # lookups per band of the plan, as in `Bundle.numbers`
+    # Per lookup who is asked for its sum (the number of ranks: its row comes here), if known.
+    asked: NDArray[np.int32] | None = None
 
     @property
     def table(self) -> Table:
@@ -94,7 +100,11 @@ class Lookups:
     def fetched(self) -> Ints | None:
         """The lookups whose rows come here, not their sums; None: all."""
         bands = self.bundle.fetched_bands
-        return None if bands is None else indices.inside(self.address, bands)
+        if bands is None:
+            return None
+        if self.asked is not None:
+            return np.flatnonzero(self.asked == self.bundle.ranks)
+        return indices.inside(self.address, bands)
 
     @cached_property
     def _distinct(self) -> tuple[NDArray[Any], Ints]:
@@ -157,6 +167,11 @@ class Bundle:
         """All pieces."""
         return [piece for layer in self.layers for piece in layer]
 
+    @property
+    def ranks(self) -> int:
+        """How many run the plan."""
+        return self.layers[0][0].world.size
+
     @cached_property
     def fetched_bands(self) -> Ints | None:
         """Start and stop of the bands whose rows come to the reader; None: all do."""
@@ -183,14 +198,14 @@ class Bundle:
         weighted = np.zeros(len(self.tables), dtype=np.bool_)
         for table, part in zip(tables, parts, strict=True):
             weighted[table] |= part.weights is not None
-        if len(parts) == 1 and not self.moves:
-            address, edges = parts[0].values, parts[0].edges
-            counts = self._count(address)
-        else:
-            address, counts = self._moved(parts)
-            edges = _joined_edges(parts, int(samples.sum()))
         starts = np.concatenate(([0], np.cumsum(bags)))
-        return Lookups(self, address, edges, _joined_weights(parts), starts, weighted, counts)
+        edges = _joined_edges(parts, int(samples.sum()))
+        weights = _joined_weights(parts)
+        if self.moves:
+            address, asked, counts = self._moved(parts)
+            return Lookups(self, address, edges, weights, starts, weighted, counts, asked)
+        address = _joined_values(parts)
+        return Lookups(self, address, edges, weights, starts, weighted, self._count(address))
 
     def _count(self, address: NDArray[Any]) -> Ints:
         found = [
@@ -201,18 +216,15 @@ class Bundle:
         ]
         return np.array(found, dtype=np.int64)
 
-    def _moved(self, parts: Sequence[Jagged]) -> tuple[NDArray[Any], Ints]:
-        if not self.moves:
-            address = np.concatenate([part.values for part in parts])
-            return address, self._count(address)
-        address = np.empty(sum(len(part.values) for part in parts), dtype=np.int32)
+    def _moved(self, parts: Sequence[Jagged]) -> tuple[NDArray[np.int32], NDArray[np.int32], Ints]:
+        address, asked = np.empty((2, sum(len(part.values) for part in parts)), dtype=np.int32)
         counts, at = np.zeros(len(self.numbers), dtype=np.int64), 0
         for table, part in zip(self.table_of, parts, strict=True):
-            stops, added, bands = self.moves[table]
-            to = address[at : at + len(part.values)]
-            indices.move_addresses(part.values, stops, added, bands, to, counts)
-            at += len(to)
-        return address, counts
+            here = slice(at, at + len(part.values))
+            move = self.moves[table]
+            indices.move_addresses(part.values, *move, address[here], asked[here], counts)
+            at = here.stop
+        return address, asked, counts
 
     @cached_property
     def pooled_numbers(self) -> Ints:
@@ -232,7 +244,7 @@ class Bundle:
     def _pooled_bands(self) -> Iterator[tuple[int, int, int]]:
         table_of: dict[int, int] = {}
         for table, move in enumerate(self.moves):
-            table_of |= dict.fromkeys(self.numbers[move.bands].tolist(), table)
+            table_of |= dict.fromkeys(self.numbers[move.counted].tolist(), table)
         for piece in self.pieces:
             if piece.pooled:
                 spans = self.spans[piece.number]
@@ -382,14 +394,23 @@ def _base(piece: Piece, first: int) -> int:
 
 def _move(layer: list[Piece], added: dict[int, tuple[int, int]]) -> _Move:
     layer = sorted(layer, key=lambda piece: piece.band.start)
-    return _Move(
-        np.array([piece.band.stop for piece in layer]),
-        np.array([added[piece.number][0] for piece in layer]),
-        np.array([added[piece.number][1] for piece in layer]),
-    )
+    asked = [list(piece.owners) if piece.pooled else [piece.world.size] for piece in layer]
+    owners = np.full((len(layer), max(map(len, asked))), -1, dtype=np.int64)
+    bands = []
+    for line, piece, here in zip(owners, layer, asked, strict=True):
+        line[: len(here)] = here
+        first = piece.band.start - piece.band.offset
+        bands.append((piece.band.stop, *added[piece.number], first, len(here)))
+    return _Move(np.array(bands, dtype=np.int64), owners)
+
+
+def _joined_values(parts: Sequence[Jagged]) -> NDArray[Any]:
+    return parts[0].values if len(parts) == 1 else np.concatenate([part.values for part in parts])
 
 
 def _joined_edges(parts: Sequence[Jagged], bags: int) -> Ints:
+    if len(parts) == 1:
+        return parts[0].edges
     edges, bag, at = np.zeros(bags + 1, dtype=np.int64), 1, 0
     for part in parts:
         np.add(part.edges[1:], at, out=edges[bag : bag + part.samples])

@@ -19,7 +19,7 @@ from rowtier.runtime.bundles import Lookups, bundles_of
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.exchange import Exchange, Trip
 from rowtier.runtime.memory import Tiers, memories
-from rowtier.runtime.optim import KINDS, Optimizer, Update, squares_of
+from rowtier.runtime.optim import KINDS, SGD, Optimizer, Update, squares_of
 from rowtier.runtime.reduce import Reducer
 from rowtier.runtime.storage import Init, Shard, first_weights
 from rowtier.runtime.sync import Sums
@@ -264,11 +264,14 @@ class Engine:
         return self.reducer.sync.run() if synced is None else synced.result()
 
     def _update_simple(self, shard: Shard, scale: np.float32, rates: Mapping[str, float]) -> None:
-        """Sum and update block by block, while the sums are in the cache."""
+        """Sum and update row by row, or block by block, while the sums are in the cache."""
         table = shard.piece.table
-        for slots, grads in shard.blocks():
-            if scale != 1:
-                grads *= scale
+        optimizer = self.optimizers[table.optimizer]
+        if type(optimizer) is SGD and (found := shard.take_segments()) is not None:
+            optimizer.update_sums(shard, found, scale, rates[optimizer.kind])
+            self._count_updated(shard, found.slots)
+            return
+        for slots, grads in shard.blocks(scale):
             squares = None
             if table.optimizer == "rowwise_adagrad":
                 squares = squares_of(grads) / np.float32(table.embedding_dim)
@@ -287,6 +290,9 @@ class Engine:
             some = None if squares is None else squares[part]
             update = Update(shard, slots[part], grads[part], rates[kind], self.step_number, some)
             self.optimizers[kind].update(update)
+        self._count_updated(shard, slots)
+
+    def _count_updated(self, shard: Shard, slots: Ints) -> None:
         spans = self._spans[shard.piece.number]
         self.counters.add_rows("updated", spans.numbers, spans.split_slots(slots))
 

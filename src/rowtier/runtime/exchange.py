@@ -84,10 +84,7 @@ class Trip:
         """The same for bags, without lookups that are not among the rows."""
         found = self._bags.get(id(lookups))
         if found is None:
-            found = self._bags[id(lookups)] = [
-                _Bags(first, *_present(at, lookups), lane)
-                for first, at, lane in self.spots(lookups)
-            ]
+            found = self._bags[id(lookups)] = list(_bags(self, lookups))
         return found
 
 
@@ -337,11 +334,24 @@ def _in_order(
     return [grad_lanes[hop] for hop in sorted(grad_lanes) if kind in grad_lanes[hop]]
 
 
-def _present(at: Ints, lookups: Lookups) -> tuple[Ints, Ints, Floats]:
+def _bags(trip: Trip, lookups: Lookups) -> Iterable[_Bags]:
+    here = [entry for entry in trip.rows if entry.lookups is lookups]
+    alike = len({entry.piece.columns for entry in here}) == 1
+    if here and alike and lookups.fetched is not None and all(entry.distinct for entry in here):
+        chosen = lookups.fetched
+        edges = indices.edges_within(chosen, lookups.edges)
+        weights = lookups.weights[chosen] if len(lookups.weights) else lookups.weights
+        at, lane = _fetched_at(here, lookups), trip.lane(here[0])
+        yield _Bags(here[0].piece.columns[0], at, edges, weights, lane)
+        return
     pieces = lookups.bundle.pieces
-    if any(piece.pooled or piece.columns != pieces[0].columns for piece in pieces):
-        return indices.present(at, lookups.edges, lookups.weights)
-    return at, lookups.edges, lookups.weights
+    every = all(not piece.pooled and piece.columns == pieces[0].columns for piece in pieces)
+    for first, at, lane in trip.spots(lookups):
+        if every:
+            yield _Bags(first, at, lookups.edges, lookups.weights, lane)
+        else:
+            left = indices.present(at, lookups.edges, lookups.weights)
+            yield _Bags(first, *left, lane)
 
 
 def _pooled_at_once(found: list[_Bags], lookups: Lookups) -> Floats | None:
@@ -362,10 +372,7 @@ def _spots(trip: Trip, lookups: Lookups) -> Iterable[tuple[int, Ints, Lane]]:
         at = np.full(len(lookups.address), -1, dtype=np.int64)
         distinct = [entry for entry in group if entry.distinct]
         if distinct:
-            rows_at = np.full(len(lookups.rows), -1, dtype=np.int64)
-            for entry in distinct:
-                rows_at[entry.which] = entry.at
-            found = indices.take_spots(rows_at, lookups.row_of)
+            found = _fetched_at(distinct, lookups)
             if lookups.fetched is None:
                 at = found
             else:
@@ -374,3 +381,11 @@ def _spots(trip: Trip, lookups: Lookups) -> Iterable[tuple[int, Ints, Lane]]:
             if not entry.distinct:
                 at[entry.which] = entry.at
         yield columns[0], at, trip.lane(group[0])
+
+
+def _fetched_at(distinct: list[RowsTrip], lookups: Lookups) -> Ints:
+    """Where the rows of the lookups `fetched` lie."""
+    rows_at = np.full(len(lookups.rows), -1, dtype=np.int64)
+    for entry in distinct:
+        rows_at[entry.which] = entry.at
+    return indices.take_spots(rows_at, lookups.row_of)

@@ -142,6 +142,17 @@ def present(at: Ints, edges: Ints, weights: Floats) -> tuple[Ints, Ints, Floats]
 
 
 @compiled
+def edges_within(chosen: Ints, edges: Ints) -> Ints:
+    """Edges of bags in which only some lookups, rising, are left."""
+    left, count = np.zeros(len(edges), dtype=np.int64), 0
+    for bag in range(1, len(edges)):
+        while count < len(chosen) and chosen[count] < edges[bag]:
+            count += 1
+        left[bag] = count
+    return left
+
+
+@compiled
 def inside(address: NDArray[Any], bands: Ints) -> Ints:
     """Which addresses lie in bands, lines of start and stop."""
     found, count = np.empty(len(address), dtype=np.int64), 0
@@ -166,15 +177,33 @@ def count_inside(address: NDArray[Any], start: int, stop: int) -> int:
 
 @compiled
 def move_addresses(
-    address: NDArray[Any], stops: Ints, added: Ints, bands: Ints, to: NDArray[Any], counts: Ints
+    address: NDArray[Any],
+    bands: Ints,
+    owners: Ints,
+    to: NDArray[Any],
+    asked: NDArray[np.int32],
+    counts: Ints,
 ) -> None:
-    """Add to each address what its band wants, and count the addresses of every band."""
+    """Move addresses of a table to its bundle, find who is asked for each, and count them.
+
+    Bands are lines of stop, what is added, where to count, first place (offset included) and
+    members. Which one an address is of is anyone's guess, so that nothing here depends on it.
+    """
+    stops, added, firsts = bands[:-1, 0].copy(), bands[:, 1].copy(), bands[:, 3].copy()
+    members, owner = bands[:, 4].copy(), owners[:, 0].copy()
+    found, spread = np.zeros(len(bands), dtype=np.int64), members.max() > 1
     for i in range(len(address)):
         entry, band = np.int64(address[i]), 0
-        while entry >= stops[band]:
-            band += 1
+        for stop in stops:
+            band += entry >= stop
         to[i] = entry + added[band]
-        counts[bands[band]] += 1
+        found[band] += 1
+        if spread:
+            asked[i] = owners[band, (entry - firsts[band]) % members[band]]
+        else:
+            asked[i] = owner[band]
+    for band in range(len(bands)):
+        counts[bands[band, 2]] += found[band]
 
 
 @compiled
@@ -199,87 +228,124 @@ def count_spans(entries: NDArray[Any], counts: Ints, starts: Ints) -> Ints:
 
 
 @compiled
-def count_owned(
-    address: Ints, new: NDArray[np.bool_], counts: Ints, starts: Ints, tables: Ints, bags: Ints
-) -> Ints:
-    """Bands × ranks: how many entries are of each; in `bags`, tables × ranks, where bags begin."""
-    found = np.zeros((len(starts), len(counts)), dtype=np.int64)
-    i = 0
+def count_rising(entries: Ints, counts: Ints, starts: Ints) -> Ints:
+    """What `count_spans` gives for entries of which every rank's rise."""
+    found = np.zeros((len(starts) - 1, len(counts)), dtype=np.int64)
+    first = 0
     for rank in range(len(counts)):
-        for _ in range(counts[rank]):
-            band = np.searchsorted(starts, address[i], side="right") - 1
-            found[band, rank] += 1
-            if new[i]:
-                bags[tables[band], rank] += 1
-            i += 1
+        here = entries[first : first + counts[rank]]
+        first += counts[rank]
+        for span in range(len(starts) - 1):
+            below, above = (
+                np.searchsorted(here, starts[span]),
+                np.searchsorted(here, starts[span + 1]),
+            )
+            found[span, rank] = above - below
+    return found
+
+
+@compiled
+def owners_of(address: NDArray[Any], bands: Ints, owners: Ints, ranks: int) -> NDArray[np.int32]:
+    """The rank that is asked for each address; `ranks`: none, for it is of none of the bands.
+
+    Bands are lines of start, stop, offset, rows of a block (0: spread) and members, by start.
+    """
+    starts, band = bands[:, 0].copy(), 0
+    start, stop, offset, block, members = bands[0]
+    found = np.full(len(address), ranks, dtype=np.int32)
+    for i in range(len(address)):
+        entry = np.int64(address[i])
+        if not start <= entry < stop:  # mostly the band of the one before
+            band = max(0, int(np.searchsorted(starts, entry, side="right")) - 1)
+            start, stop, offset, block, members = bands[band]
+            if not start <= entry < stop:
+                continue
+        position = np.int64(0)
+        if block:
+            position = (entry - start) // block
+        elif members > 1:
+            position = (entry - start + offset) % members
+        found[i] = owners[band, position]
     return found
 
 
 @compiled
 def ask_bags(
-    address: NDArray[Any], edges: Ints, bands: Ints, owners: Ints, ranks: int
-) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], Ints]:
-    """Lookups of some bands for every rank, bag by bag.
+    address: NDArray[Any], asked: NDArray[np.int32], edges: Ints, ranks: int, marked: NDArray[Any]
+) -> tuple[Ints, Ints, Ints, Ints]:
+    """Lookups for every rank that is asked for them, bag by bag.
 
-    How many, which, their bags, which are the first of a bag, and of which band they are. Bands
-    are lines of start, stop, offset, rows of a block (0: spread) and members, by start.
+    How many, which, their bags, and which begin one. `marked`, as long as `address`, takes the
+    addresses, the top bit set where a bag begins. What nobody is asked for stands last in it.
     """
-    starts, band = bands[:, 0].copy(), 0
-    counts, last = np.zeros(ranks, dtype=np.int64), np.full(ranks, -1, dtype=np.int64)
-    to, of = np.full(len(address), -1, dtype=np.int32), np.empty(len(address), dtype=np.int32)
-    first, after = starts[0], bands[:, 1].max()
-    for i in range(len(address)):
-        entry = np.int64(address[i])
-        if entry < first or entry >= after:
-            continue
-        if not bands[band, 0] <= entry < bands[band, 1]:  # mostly the band of the one before
-            found = np.searchsorted(starts, entry, side="right") - 1
-            if found < 0 or entry >= bands[found, 1]:
-                continue
-            band = int(found)
-        place, block, members = entry - bands[band, 0], bands[band, 3], bands[band, 4]
-        position = np.int64(0)
-        if block:
-            position = place // block
-        elif members > 1:
-            position = (place + bands[band, 2]) % members
-        to[i], of[i] = owners[band, position], band
-        counts[to[i]] += 1
-    at = np.zeros(ranks, dtype=np.int64)
-    for rank in range(1, ranks):
+    counts, last = np.zeros(ranks + 1, dtype=np.int64), np.full(ranks + 1, -1, dtype=np.int64)
+    for rank in asked:
+        counts[rank] += 1
+    at = np.zeros(ranks + 1, dtype=np.int64)
+    for rank in range(1, ranks + 1):
         at[rank] = at[rank - 1] + counts[rank - 1]
-    total = counts.sum()
-    lookups, bags = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
-    new, which = np.empty(total, dtype=np.bool_), np.empty(total, dtype=np.int64)
+    total = at[ranks]
+    lookups = np.empty(len(address), dtype=np.int64)
+    bags, new = np.empty(len(address), dtype=np.int64), np.empty(len(address), dtype=np.bool_)
+    bit = np.uint64(8 * marked.itemsize - 1)
     for bag in range(len(edges) - 1):
         for i in range(edges[bag], edges[bag + 1]):
-            rank = to[i]
-            if rank >= 0:
-                lookups[at[rank]] = i
-                bags[at[rank]] = bag
-                new[at[rank]] = last[rank] != bag
-                which[at[rank]] = of[i]
-                last[rank] = bag
-                at[rank] += 1
-    return counts, lookups, bags, new, which
+            rank = asked[i]
+            place, first = at[rank], last[rank] != bag
+            lookups[place] = i
+            bags[place] = bag
+            new[place] = first
+            marked[place] = np.uint64(address[i]) | (np.uint64(first) << bit)
+            last[rank] = bag
+            at[rank] = place + 1
+    starts = np.flatnonzero(new[:total])
+    return counts[:ranks].copy(), lookups[:total].copy(), bags[:total].copy(), starts
 
 
 @compiled
-def own_bags(address: Ints, bands: Ints) -> tuple[Ints, Ints]:
-    """Band and slot of lookups that this rank holds; bands as in `ask_bags`."""
-    starts, band = bands[:, 0].copy(), 0
-    which, slots = np.empty(len(address), dtype=np.int64), np.empty(len(address), dtype=np.int64)
-    for i in range(len(address)):
-        entry = address[i]
-        if not bands[band, 0] <= entry < bands[band, 1]:
-            band = int(np.searchsorted(starts, entry, side="right")) - 1
-        place, block, members = entry - bands[band, 0], bands[band, 3], bands[band, 4]
-        which[i] = band
-        if block:
-            slots[i] = place % block
-        else:
-            slots[i] = place if members == 1 else place // members
-    return which, slots
+def own_bags(
+    marked: NDArray[Any], counts: Ints, bands: Ints, starts: Ints, tables: Ints, bags_by: Ints
+) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
+    """What the ranks look up here; bands as in `owners_of`, spans begin at `starts`.
+
+    Of every lookup its address, bag, band and slot; where each bag begins; and spans × ranks, how
+    many lookups. `bags_by`, tables × ranks, counts bags.
+    """
+    total, low = len(marked), starts[0]
+    address, bag = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
+    which, slots = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
+    firsts = np.empty(total, dtype=np.int64)
+    found = np.zeros((len(starts), len(counts)), dtype=np.int64)
+    bit, one = np.uint64(8 * marked.itemsize - 1), np.uint64(1)
+    band, start, stop, block, members = 0, low, low, np.int64(0), np.int64(1)
+    span, span_start, span_stop = 0, low, low
+    i, count = 0, np.int64(0)
+    for rank in range(len(counts)):
+        here, begun = 0, np.int64(0)
+        for _ in range(counts[rank]):
+            raw = np.uint64(marked[i])
+            entry = np.int64(raw & ((one << bit) - one))
+            first = np.int64(raw >> bit)
+            if (entry < span_start) | (entry >= span_stop):
+                found[span, rank] += here
+                bags_by[tables[span], rank] += begun
+                here, begun = 0, np.int64(0)
+                span = int(np.searchsorted(starts, entry, side="right")) - 1
+                span_start = starts[span]
+                span_stop = starts[span + 1] if span + 1 < len(starts) else np.int64(2**62)
+            if (entry < start) | (entry >= stop):
+                band = int(np.searchsorted(bands[:, 0], entry, side="right")) - 1
+                start, stop, _, block, members = bands[band]
+            firsts[count] = i
+            count += first
+            address[i], bag[i], which[i] = entry, count - 1, band
+            slots[i] = (entry - start) % block if block else (entry - start) // members
+            here += 1
+            begun += first
+            i += 1
+        found[span, rank] += here
+        bags_by[tables[span], rank] += begun
+    return address, bag, which, slots, firsts[:count].copy(), found
 
 
 @compiled

@@ -187,7 +187,14 @@ def add_grads(
 
 @compiled
 def sum_segments(
-    lane: Floats, at: Ints, weights: Floats, order: Ints, starts: Ints, first: int, out: Floats
+    lane: Floats,
+    at: Ints,
+    weights: Floats,
+    order: Ints,
+    starts: Ints,
+    first: int,
+    scale: np.float32,
+    out: Floats,
 ) -> None:
     """Sum the gradients of rows `first` and on, as many as `out` has, each in its order."""
     weighted, spots = len(weights) > 0, at[order[starts[first] : starts[first + len(out)]]]
@@ -205,3 +212,6 @@ def sum_segments(
             else:
                 for c in range(len(to)):
                     to[c] += weight * come[c]
+        if scale != 1:
+            for c in range(len(to)):
+                to[c] *= scale

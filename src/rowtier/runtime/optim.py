@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.runtime.prefetch import prefetch_row
-from rowtier.runtime.storage import Shard, from_bits, to_bits
+from rowtier.runtime.storage import Segments, Shard, from_bits, to_bits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -81,6 +81,14 @@ class SGD(Optimizer):
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
         update.run(_sgd, np.float32(update.lr))
+
+    def update_sums(self, shard: Shard, found: Segments, scale: np.float32, lr: float) -> None:
+        """Sum gradients and change their rows, each while it is at hand."""
+        slots, starts, order, part = found
+        _sum_and_sgd(
+            shard.weights, slots, part.lane, part.at, part.weights, order, starts, scale,
+            np.float32(lr),
+        )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -149,6 +157,30 @@ def _sgd(weights: Floats, rows: Ints, _: Ints, grads: Floats, lr: np.float32) ->
         row, grad = weights[rows[i]], grads[i]
         for c in range(len(row)):
             row[c] -= lr * grad[c]
+
+
+@compiled
+def _sum_and_sgd(
+    weights: Floats, slots: Ints, lane: Floats, at: Ints, of_lookups: Floats, order: Ints,
+    starts: Ints, scale: np.float32, lr: np.float32,
+) -> None:  # fmt: skip
+    """What `sum_segments` and `_sgd` do one after the other, to the last bit."""
+    spots, weighted = at[order], len(of_lookups) > 0
+    total = np.empty(weights.shape[1], dtype=np.float32)
+    for k in range(len(slots)):
+        prefetch_row(weights, slots, k)
+        for i in range(starts[k], starts[k + 1]):
+            prefetch_row(lane, spots, i)
+            come, weight = lane[spots[i]], of_lookups[order[i]] if weighted else np.float32(1)
+            if i == starts[k]:
+                for c in range(len(total)):
+                    total[c] = weight * come[c]
+            else:
+                for c in range(len(total)):
+                    total[c] += weight * come[c]
+        row = weights[slots[k]]
+        for c in range(len(row)):
+            row[c] -= lr * (total[c] * scale)
 
 
 @compiled

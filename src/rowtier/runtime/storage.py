@@ -46,6 +46,15 @@ class Part(NamedTuple):
         return alone and int(self.at[-1] - self.at[0]) == len(self.at) - 1
 
 
+class Segments(NamedTuple):
+    """Distinct slots of a part, rising, where the entries of each begin, and the entries."""
+
+    slots: Ints
+    starts: Ints
+    order: Ints
+    part: Part
+
+
 @dataclass(eq=False)
 class Shard:
     """What one rank keeps of one band: weights, state beside them, and gradients that wait."""
@@ -174,30 +183,42 @@ class Shard:
             return None
         return embedding_bag(self.weights, self.rows.places(slots), starts, weights)
 
-    def blocks(self) -> Iterator[tuple[Ints, Floats]]:
-        """What `merged` gives in blocks that fit into the processor's cache."""
+    def blocks(self, scale: np.float32) -> Iterator[tuple[Ints, Floats]]:
+        """What `merged` gives, scaled, in blocks that fit into the processor's cache."""
         if len(self.parts) != 1 or self.parts[0].lane.shape[1] != self.piece.width:
-            yield self.merged()
+            slots, grads = self.merged()
+            yield slots, grads if scale == 1 else grads * scale
             return
         part = self.parts.pop()
-        if part.is_one_run:
+        if part.is_one_run:  # nothing is to be summed
             for first in range(0, len(part.slots), _BLOCK_ROWS):
                 at = int(part.at[first])
                 here = part.slots[first : first + _BLOCK_ROWS]
-                yield here, part.lane[at : at + len(here)]
+                grads = part.lane[at : at + len(here)]
+                yield here, grads if scale == 1 else grads * scale
             return
-        slots, starts, order = self.segments(part)
+        slots, starts, order, _ = self.segments(part)
         for first in range(0, len(slots), _BLOCK_ROWS):
             here = slots[first : first + _BLOCK_ROWS]
             sums = np.empty((len(here), self.piece.width), dtype=np.float32)
-            kernels.sum_segments(part.lane, part.at, part.weights, order, starts, first, sums)
+            kernels.sum_segments(
+                part.lane, part.at, part.weights, order, starts, first, scale, sums
+            )
             yield here, sums
 
-    def segments(self, part: Part) -> tuple[Ints, Ints, Ints]:
-        """Distinct slots of a part, where the entries of each begin, and the entries."""
+    def take_segments(self) -> Segments | None:
+        """All gradients that wait, if rows may be changed while they are summed."""
+        if self.on_disk or not self.plain or len(self.parts) != 1:
+            return None
+        if self.parts[0].lane.shape[1] != self.piece.width or self.parts[0].is_one_run:
+            return None
+        return self.segments(self.parts.pop())
+
+    def segments(self, part: Part) -> Segments:
+        """What is to be summed for each row."""
         if part.runs is not None:
-            return indices.merge_runs(part.slots, part.runs)
-        return indices.segments(part.slots, self.piece.rows_here)
+            return Segments(*indices.merge_runs(part.slots, part.runs), part)
+        return Segments(*indices.segments(part.slots, self.piece.rows_here), part)
 
     def merged(self) -> tuple[Ints, Floats]:
         """The slots that have gradients, rising, and the sum of each."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,16 +63,35 @@ class Entries:
     bag: Ints  # rises inside a rank's entries
     slots: Ints  # at the owner
     weights: Floats
+    starts: Ints  # where bags begin
     only: Piece | None = None  # at the owner: the piece of all entries, if it is one
-    starts: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of its bags
+
+    def bags_in(self, view: View) -> tuple[Ints, Ints]:
+        """How many bags of a view every rank has, and which."""
+        if self.piece is not None:
+            return self._numbered(view)[1:]
+        edges = np.concatenate(([0], np.cumsum(self.counts)))
+        return np.diff(np.searchsorted(self.starts, edges)), self.bag[self.starts]
 
     def in_view(self, view: View) -> tuple[Ints, Ints, Ints]:
-        """Number the bags of a view: of each entry (−1: none), how many per rank, which."""
-        if self.piece is None:
-            inside = np.ones(len(self.bag), dtype=np.bool_)
-        else:
-            inside = np.isin(self.piece, [piece.number for piece in view.pieces])
+        """At the owner: bags of a view, numbered, of each entry (−1: none), and `bags_in`."""
+        return self._numbered(view) if self.piece is not None else (self.bag, *self.bags_in(view))
+
+    def _numbered(self, view: View) -> tuple[Ints, Ints, Ints]:
+        assert self.piece is not None
+        inside = np.isin(self.piece, [piece.number for piece in view.pieces])
         return indices.number_bags(self.counts, self.bag, inside)
+
+
+class _Asking(NamedTuple):
+    """What is sent to owners: marked addresses, and of each lookup and bag whose it is."""
+
+    marked: NDArray[Any]
+    counts: Ints
+    lookup: Ints
+    bags: Ints
+    starts: Ints
+    numbers: Ints | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,23 +165,20 @@ class SumsRequest:
 
     def ask(self, narrow: bool) -> Grouped:
         """Addresses for every owner, the first of a bag marked."""
-        counts, lookup, bags, new, numbers = self._simple() if self.simple else self._several()
+        kind = np.uint32 if narrow else np.uint64
+        ask = self._simple if self.simple else self._several
+        marked, counts, lookup, bags, starts, numbers = ask(kind)
         weights = self.lookups.weights
         weights = weights[lookup] if len(weights) else NO_WEIGHTS
-        self.sent = Entries(counts, numbers, bags, np.empty(0, dtype=np.int64), weights)
+        self.sent = Entries(counts, numbers, bags, np.empty(0, dtype=np.int64), weights, starts)
         self.sent_by = self.bags_by_table(counts, bags)
-        address = self.lookups.address[lookup]
-        marked: NDArray[Any] = address.astype(
-            np.uint32 if narrow and address.itemsize == 4 else np.uint64
-        )
-        marked |= new.astype(marked.dtype) << marked.dtype.type(31 if narrow else 63)
-        return Grouped(marked.astype(np.uint32) if narrow else marked, counts)
+        return Grouped(marked, counts)
 
     def bags_by_table(self, counts: Ints, bags: Ints) -> Ints:
         """Tables × ranks: how many of this rank's bags, rank by rank, are of which table."""
         if len(self.bundle.tables) == 1:
             return counts[None]
-        return indices.count_spans(bags, counts, self.lookups.bag_starts)
+        return indices.count_rising(bags, counts, self.lookups.bag_starts)
 
     @property
     def sent_weights(self) -> Grouped:
@@ -173,14 +189,23 @@ class SumsRequest:
         table = np.searchsorted(self.lookups.bag_starts, self.sent.bag, side="right") - 1
         return Grouped(self.sent.weights[weighted[table]], self.sent_by[weighted].sum(axis=0))
 
-    def _simple(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], Ints | None]:
-        pooled, lookups = self.pooled, self.lookups
-        counts, lookup, bags, new, which = indices.ask_bags(
-            lookups.address, lookups.edges, pooled.bands, pooled.owners, self.world.size
+    def _simple(self, kind: type[np.unsignedinteger[Any]]) -> _Asking:
+        pooled, lookups, ranks = self.pooled, self.lookups, self.world.size
+        asked = lookups.asked
+        if asked is None:
+            asked = indices.owners_of(lookups.address, pooled.bands, pooled.owners, ranks)
+        marked = np.empty(len(asked), dtype=kind)
+        counts, lookup, bags, starts = indices.ask_bags(
+            lookups.address, asked, lookups.edges, ranks, marked
         )
-        return counts, lookup, bags, new, None if len(pooled.views) == 1 else pooled.numbers[which]
+        numbers = None
+        if len(pooled.views) > 1:
+            address = lookups.address[lookup]
+            which = np.searchsorted(pooled.bands[:, 0], address, side="right") - 1
+            numbers = pooled.numbers[which]
+        return _Asking(marked[: len(lookup)], counts, lookup, bags, starts, numbers)
 
-    def _several(self) -> tuple[Ints, Ints, Ints, NDArray[np.bool_], Ints]:
+    def _several(self, kind: type[np.unsignedinteger[Any]]) -> _Asking:
         """Lookup by lookup, and for each its layers in turn, as owners expect them."""
         which, owner, piece = [], [], []
         for here in self.pieces:
@@ -196,52 +221,43 @@ class SumsRequest:
         bags = self.lookups.bag_of[lookup]
         new = np.ones(len(bags), dtype=np.bool_)
         new[1:] = bags[1:] != bags[:-1]
-        starts = np.cumsum(counts)[:-1]
-        new[starts[starts < len(new)]] = True
-        return counts, lookup, bags, new, numbers
+        edges = np.cumsum(counts)[:-1]
+        new[edges[edges < len(new)]] = True
+        marked = self.lookups.address[lookup].astype(kind)
+        marked |= new.astype(kind) << kind(8 * marked.itemsize - 1)
+        return _Asking(marked, counts, lookup, bags, np.flatnonzero(new), numbers)
 
     def deliver(self, got: Grouped) -> None:
         """Find the rows that the ranks look up here."""
-        kind = got.data.dtype.type
-        bit = kind(8 * got.data.itemsize - 1)
-        new = (got.data >> bit).astype(np.bool_)
-        bags = np.cumsum(new, dtype=np.int64) - 1
-        address = (got.data & kind((1 << int(bit)) - 1)).astype(np.int64)
-        self._count_owned(got, address, new)
-        if self.simple:
-            which, slots = indices.own_bags(address, self.pooled.bands)
-            if len(self.pooled.views) == 1 and len(self.pooled.held) <= 1:
-                only, starts = (self.pooled.held or self.pieces)[0], np.flatnonzero(new)
-                self.owned = Entries(got.counts, None, bags, slots, NO_WEIGHTS, only, starts)
-            else:
-                numbers = self.pooled.numbers[which]
-                self.owned = Entries(got.counts, numbers, bags, slots, NO_WEIGHTS)
-            return
-        readers = np.repeat(np.arange(self.world.size), got.counts)
-        piece, slots = self._own(address, readers)
-        self.owned = Entries(got.counts, piece, bags, slots, NO_WEIGHTS)
-
-    def _count_owned(self, got: Grouped, address: Ints, new: NDArray[np.bool_]) -> None:
-        """What the ranks look up here, by table: entries, bags; and of which table each one is."""
         tables = len(self.bundle.tables)
-        if tables == 1:
-            self.got_by = got.counts[None]
-            return
-        starts, table_of, self._read_numbers = self.bundle.pooled_bands
+        spans, table_of = np.zeros((2, 1), dtype=np.int64)
+        if tables > 1:
+            spans, table_of, self._read_numbers = self.bundle.pooled_bands
         self.bags_by = np.zeros((tables, self.world.size), dtype=np.int64)
-        by_band = indices.count_owned(address, new, got.counts, starts, table_of, self.bags_by)
+        address, bags, which, slots, starts, by_span = indices.own_bags(
+            got.data, got.counts, self.pooled.bands, spans, table_of, self.bags_by
+        )
         self.got_by = np.zeros((tables, self.world.size), dtype=np.int64)
-        np.add.at(self.got_by, table_of, by_band)
-        self._reads = by_band.sum(axis=1)
-        self._starts, self._table_of, self._address = starts, table_of, address
+        np.add.at(self.got_by, table_of, by_span)
+        self._reads, self._address = by_span.sum(axis=1), address
+        piece, only = None, None
+        if not self.simple:
+            readers = np.repeat(np.arange(self.world.size), got.counts)
+            piece, slots = self._own(address, readers)
+        elif len(self.pooled.views) == 1 and len(self.pooled.held) <= 1:
+            only = (self.pooled.held or self.pieces)[0]
+        else:
+            piece = self.pooled.numbers[which]
+        self.owned = Entries(got.counts, piece, bags, slots, NO_WEIGHTS, starts, only)
 
     def take_weights(self, weighted: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Which entries have weights, if these tables (× ranks) do."""
         readers = np.repeat(np.arange(self.world.size), self.owned.counts)
         if len(weighted) == 1:
             return np.asarray(weighted[0][readers])
-        band = np.searchsorted(self._starts, self._address, side="right") - 1
-        return np.asarray(weighted[self._table_of[band], readers])
+        starts, table_of, _ = self.bundle.pooled_bands
+        span = np.searchsorted(starts, self._address, side="right") - 1
+        return np.asarray(weighted[table_of[span], readers])
 
     @property
     def held(self) -> list[Shard]:
@@ -314,7 +330,7 @@ class SumsTrip:
     view: View
 
     def __post_init__(self) -> None:
-        _, self._asked, self.bags = self.request.sent.in_view(self.view)
+        self._asked, self.bags = self.request.sent.bags_in(self.view)
         self._number, self._got, _ = self.request.owned.in_view(self.view)
 
     def counted(self, _hop: int) -> tuple[Ints, Ints, Ints]:
