@@ -1,11 +1,13 @@
 """A training step of the embeddings: rowtier against TorchRec, in the same processes.
 
 Steps of all contenders take turns, in each possible order equally often, with the same batches,
-one thread a rank and the same malloc. Times are medians over the turns; how many times as fast
-joint is (`joint is`), the median of each turn's ratio, which this machine's weather touches less.
-A step is look-up, backward and update (SGD). `own row-wise` is rowtier with every table spread
-over all ranks, coalesced: against TorchRec's row-wise it tells what the kernels and coalescing
-give, and joint against it what the placement gives.
+one thread a rank and the same malloc; half of the turns are another job's, in which they were
+made in the opposite order, for where tables lie in memory makes a difference too. Rowtier's own
+two, which differ least, have two more turns for each. Times are medians over the turns; how many
+times as fast joint is (`joint is`), the median of each turn's ratio, which this machine's weather
+touches less. A step is look-up, backward and update (SGD). `own row-wise` is rowtier with every
+table spread over all ranks, coalesced: against TorchRec's row-wise it tells what the kernels and
+coalescing give, and joint against it what the placement gives.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -191,35 +193,37 @@ class TorchRec:
 
 
 def contest(
-    rank: int, size: int, shape: dict[str, int], pooled: bool, alpha: float, rounds: int,
+    rank: int, size: int, shape: dict[str, int], pooled: bool, alpha: float, turns: range,
     plans: dict[str, rowtier.Plan],
 ) -> dict[str, Any]:  # fmt: skip
-    """Median step time of everyone, and bytes sent where they are counted."""
+    """Step times of everyone, and bytes sent where they are counted."""
     import torch
     import torch.distributed as dist
 
-    contenders: dict[str, Any] = {name: Ours(plan) for name, plan in plans.items()}
+    makers: dict[str, Callable[[], Any]] = {n: partial(Ours, plan) for n, plan in plans.items()}
     for how in ("row_wise", "table_wise") if pooled else ("row_wise",):
-        contenders[f"torchrec {how}"] = TorchRec(shape, pooled, how, size)
+        makers[f"torchrec {how}"] = partial(TorchRec, shape, pooled, how, size)
+    names = list(makers)
+    contenders = {name: makers[name]() for name in (reversed(names) if turns.start else names)}
     lines = shape["batch"] if pooled else shape["batch"] * shape["length"]
     grad = torch.full((lines, DIM), 1e-3)
-    random = np.random.default_rng(1000 + rank)
-    times: dict[str, list[float]] = {name: [] for name in contenders}
-    orders = list(permutations(contenders))  # nobody follows the same one more often
+    random = np.random.default_rng((1000 + rank, turns.start))
+    times: dict[str, list[float]] = {name: [] for name in names}
+    orders = list(permutations(names))  # nobody follows the same one more often
     np.random.default_rng(0).shuffle(orders)  # the same on all ranks
-    for number in range(rounds + 2):
+    more = [*plans, *reversed(plans)]
+    for number in range(turns.start - 2, turns.stop):
         ids = [
             zipf_ids(random, alpha, shape["batch"] * shape["length"], i)
             for i in range(shape["tables"])
         ]
-        for name in orders[number % len(orders)]:
-            contender = contenders[name]
-            prepared = contender.prepare(ids, shape, grad)
+        for name in [*orders[number % len(orders)], *more]:
+            prepared = contenders[name].prepare(ids, shape, grad)
             dist.barrier()
             began = time.perf_counter()
-            contender.step(prepared)
+            contenders[name].step(prepared)
             dist.barrier()
-            if number >= 2:
+            if number >= turns.start:
                 times[name].append(time.perf_counter() - began)
     sent = {n: c.bytes_per_step() for n, c in contenders.items() if isinstance(c, Ours)}
     return {"times": times, "bytes": sent}
@@ -318,7 +322,7 @@ def measure(quick: bool) -> Measured:
     for size in (2,) if quick else (2, 4):
         for alpha in ALPHAS[1:] if quick else ALPHAS:
             for pooled, shape in ((False, SEQUENCE), (True, POOLED)):
-                found = _setting(size, alpha, pooled, shape, 3 if quick else ROUNDS)
+                found = _setting(size, alpha, pooled, shape, 4 if quick else ROUNDS)
                 rows += found
                 faster = {row["contender"]: float(row["joint is"]) for row in found}
                 best = min(v for n, v in faster.items() if n.startswith("torchrec"))
@@ -348,20 +352,28 @@ def _setting(
         "joint": rowtier.make_plan(profile, cluster),
         "own row-wise": coalesced_row_wise(profile, cluster),
     }
-    results = run_ranks(size, contest, shape, pooled, alpha, rounds, plans)
-    times = results[0]["times"]
+    halves = [
+        run_ranks(size, contest, shape, pooled, alpha, turns, plans)[0]
+        for turns in (range(rounds // 2), range(rounds // 2, rounds))
+    ]
+    times = {
+        name: [time for half in halves for time in half["times"][name]]
+        for name in halves[0]["times"]
+    }
+    bytes_sent = halves[0]["bytes"]
     rows = []
     for name, each in times.items():
-        ratios = [theirs / ours for theirs, ours in zip(each, times["joint"], strict=True)]
+        beside = times["joint"][:: len(times["joint"]) // len(each)]  # of the same turns
+        ratios = [theirs / ours for theirs, ours in zip(each, beside, strict=True)]
         how = name.removeprefix("torchrec ")
-        sent = results[0]["bytes"].get(name)
+        sent = bytes_sent.get(name)
         rows.append(
             {
                 "step": "pooled" if pooled else "sequence",
                 "ranks": size,
                 "zipf": alpha,
                 "contender": name,
-                "ms": round(1e3 * statistics.median(each), 2),
+                "ms": round(1e3 * statistics.median(each[:: len(each) // rounds]), 2),
                 "MB sent": round(
                     (torchrec_bytes(how, shape, pooled, size) if sent is None else sent) / 1e6, 2
                 ),
