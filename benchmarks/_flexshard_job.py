@@ -27,10 +27,11 @@ _STATE: dict[str, Any] = {"contenders": {}, "data": None, "batch": (-1, None)}
 
 
 class Clock:
-    """Seconds inside collectives while it runs."""
+    """Seconds inside each collective while it runs."""
 
     def __init__(self) -> None:
-        self.on, self.seconds, self.calls = False, 0.0, 0
+        self.on = False
+        self.seconds: list[float] = []
 
     def watch(self) -> None:
         """Put every collective of torch.distributed, and rowtier's own, under this clock, once."""
@@ -52,8 +53,7 @@ class Clock:
             dist.barrier()
             began = time.perf_counter()
             collective(*args, **options)
-            self.seconds += time.perf_counter() - began
-            self.calls += 1
+            self.seconds.append(time.perf_counter() - began)
             dist.barrier()
             return _Done() if later else None
 
@@ -133,8 +133,8 @@ def build(
     _STATE.update(contenders=contenders, data=data, batch=(-1, None))
 
 
-def step(rank: int, world: int, name: str, number: int, timed: bool) -> tuple[float, float, int]:
-    """Train one step; seconds in all, in collectives if they are timed, and how many there were."""
+def step(rank: int, world: int, name: str, number: int, timed: bool) -> tuple[float, list[float]]:
+    """Train one step; seconds in all, and in each collective if they are timed."""
     import torch
     import torch.distributed as dist
 
@@ -144,9 +144,9 @@ def step(rank: int, world: int, name: str, number: int, timed: bool) -> tuple[fl
     ids, _ = batch = _STATE["batch"][1]
     prepared, grad = contender.prepare(batch), torch.full((len(ids), DIM), 1e-3)
     dist.barrier()
-    clock.seconds, clock.calls, clock.on = 0.0, 0, timed
+    clock.seconds, clock.on = [], timed
     began = time.perf_counter()
     contender.step(prepared, grad)
     clock.on = False
     dist.barrier()
-    return time.perf_counter() - began, clock.seconds, clock.calls
+    return time.perf_counter() - began, clock.seconds

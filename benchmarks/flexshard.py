@@ -21,7 +21,8 @@ Measured per step:
 
     measured_bytes   what left all nodes, counted outside the ranks: headers and all
     replay_bytes     what `rowtier.replay` says leaves the nodes on the same batches
-    comm_ms          time in collectives, each after a barrier; slowest rank, median over steps
+    comm_ms          time in collectives, each after a barrier, until its last rank is done;
+                     median over steps
     predicted_ms     what the cost model says of it: `rowtier.replay` of the same batches on the
                      cluster as `rowtier calibrate` found it here
     profile_ms       what it says from the profile alone (`rowtier.predict`). Real ids drift
@@ -86,15 +87,24 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Steps:
-    """How often a setting is measured: first for nothing, then for bytes, then for time."""
+    """How often a setting is measured: first for nothing, then for bytes, then for time.
+
+    Where data ends sooner, the batches that are timed come again.
+    """
 
     warm: int = 2
     counted: int = 3
-    timed: int = 4
+    timed: int = 8
 
-    @property
-    def total(self) -> int:
-        return self.warm + self.counted + self.timed
+    def counts(self) -> list[int]:
+        """The batches whose bytes are counted."""
+        return list(range(self.warm, self.warm + self.counted))
+
+    def times(self, most: int) -> list[int]:
+        """The batches that are timed, if there are so many."""
+        first = self.warm + self.counted
+        there = min(self.timed, most - first)
+        return [first + number % there for number in range(self.timed)]
 
 
 def calibrated(shaped: Shaped) -> Cluster:
@@ -117,16 +127,19 @@ def contest(shaped: Shaped, data: Data, plans: dict[str, Plan], steps: Steps) ->
     sent: dict[str, list[int]] = {name: [] for name in names}
     step_s: dict[str, list[float]] = {name: [] for name in names}
     comm_s: dict[str, list[float]] = {name: [] for name in names}
-    for number in range(steps.total):
-        timed = number >= steps.warm + steps.counted
+    batches = [*range(steps.warm), *steps.counts(), *steps.times(data.most_steps(shaped.world))]
+    for turn, number in enumerate(batches):
+        timed = turn >= steps.warm + steps.counted
         for name in names:
             before = sum(shaped.sent_bytes())
-            seconds, inside, calls = zip(*shaped.call(step, name, number, timed), strict=True)
+            seconds, inside = zip(*shaped.call(step, name, number, timed), strict=True)
             after = sum(shaped.sent_bytes())
             if timed:
-                assert min(calls) > 0, f"no collective of {name} was timed"
-                comm_s[name].append(max(inside))
-            elif number >= steps.warm:
+                assert min(map(len, inside)) > 0, f"no collective of {name} was timed"
+                # A collective is over when its last rank has done its part: an owner of hot rows
+                # is the last to receive gradients, and the first to have sent its rows.
+                comm_s[name].append(sum(map(max, zip(*inside, strict=True))))
+            elif turn >= steps.warm:
                 sent[name].append(after - before)
                 step_s[name].append(max(seconds))
     return {
@@ -144,8 +157,6 @@ def setting(
 ) -> Iterator[Row]:
     """The rows of one kind of data on one cluster, whose links were calibrated, or not."""
     nodes, ranks, world = shaped.nodes, shaped.ranks_per_node[0], shaped.world
-    short = min(0, data.most_steps(world) - steps.total)
-    steps = Steps(steps.warm, steps.counted, steps.timed + short)
     rate = shaped.rate_bits_per_s
     assert rate is not None
     cluster = nominal(nodes, ranks, rate)
@@ -154,8 +165,7 @@ def setting(
         profile = data.profile(world, "fp16")
         plans[HALF] = joint(profile, rowtier.make_plan(profile, cluster, "row-wise"))
     found = contest(shaped, data, plans, steps)
-    counted = list(range(steps.warm, steps.warm + steps.counted))
-    timed = list(range(steps.warm + steps.counted, steps.total))
+    counted, timed = steps.counts(), steps.times(data.most_steps(world))
     touched = [sum(distinct_by_node(data, nodes, ranks, number)) for number in counted]
     table = plans["joint"].profile.stats[0].table
     bound = 2 * table.row_bytes * statistics.mean(touched) * (nodes - 1) / nodes

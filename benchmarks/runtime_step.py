@@ -211,12 +211,13 @@ def contest(
     times: dict[str, list[float]] = {name: [] for name in names}
     orders = list(permutations(names))  # nobody follows the same one more often
     np.random.default_rng(0).shuffle(orders)  # the same on all ranks
-    more = [*plans, *reversed(plans)]
+    ours = list(plans)
     for number in range(turns.start - 2, turns.stop):
         ids = [
             zipf_ids(random, alpha, shape["batch"] * shape["length"], i)
             for i in range(shape["tables"])
         ]
+        more = 2 * ours[:: 1 - 2 * (number % 2)]  # by turns, and each begins in half of the turns
         for name in [*orders[number % len(orders)], *more]:
             prepared = contenders[name].prepare(ids, shape, grad)
             dist.barrier()
