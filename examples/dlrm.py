@@ -339,7 +339,7 @@ def show(facts: dict[str, Any]) -> None:
     tenth = max(1, len(losses) // 10)
     print(
         f"AUC {facts['auc']:.3f} on {facts['evaluated_samples']:,} later samples; loss "
-        f"{np.mean(losses[:tenth]):.4f} → {np.mean(losses[-tenth:]):.4f}\n"
+        f"{np.mean(losses[:tenth]):.4f} → {np.mean(losses[-tenth:]):.4f} (means of {tenth} steps)\n"
         f"{len(losses)} steps of {1e3 * facts['step_s']:.1f} ms under {facts['method']}, "
         f"{processes} process{'es' if processes > 1 else ''}"
     )

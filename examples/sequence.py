@@ -318,7 +318,8 @@ def show(facts: dict[str, Any]) -> None:
     print(
         f"hit rate @{BEST} {facts['hit_rate_20']:.3f} on {facts['evaluated_sessions']:,} later "
         f"sessions, {facts['popular_hit_rate_20']:.3f} by popularity\n"
-        f"loss {np.mean(losses[:tenth]):.4f} → {np.mean(losses[-tenth:]):.4f}; "
+        f"loss {np.mean(losses[:tenth]):.4f} → {np.mean(losses[-tenth:]):.4f} (means of {tenth} "
+        "steps); "
         f"{len(losses)} steps of {1e3 * facts['step_s']:.1f} ms under {facts['method']}, "
         f"{processes} process{'es' if processes > 1 else ''}"
     )

@@ -91,7 +91,7 @@ def make_profile(
     if options.sample < 1:
         source = Sampled(source, Sample(options.sample, options.seed))
     if not source.parts:
-        raise _no_samples()
+        raise _no_samples(data)
     job = Job(source, tables, options.on_out_of_range, options.half)
     legs = plan_legs(job, options)
     finished = finished or FinishedLegs()
@@ -112,12 +112,13 @@ def make_profile(
         finished.keep(leg, profile, name)
     profile = merge_profiles(finished.profiles(legs))
     if not any(stats.samples for stats in profile.stats):
-        raise _no_samples()
+        raise _no_samples(data)
     return profile
 
 
-def _no_samples() -> UserError:
-    return UserError("the data holds no samples; give data with at least one")
+def _no_samples(data: StrPath | Iterable[Any]) -> UserError:
+    named = f"{data}: " if isinstance(data, (str, os.PathLike)) else ""
+    return UserError(f"{named}the data holds no samples; give data with at least one")
 
 
 def plan_legs(job: Job, options: ProfileOptions) -> list[Leg]:
