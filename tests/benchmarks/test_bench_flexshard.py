@@ -37,9 +37,16 @@ def test_drawn_batches_are_the_same_every_time_and_differ_by_rank_and_step():
     assert not any(np.array_equal(first[0], other[0]) for other in others)
 
 
-def test_joint_keeps_to_the_memory_of_row_wise_and_near_the_static_bound():
-    data = Zipf(1.2, batch_size=2048, length=20, rows=100_000)
+@pytest.mark.parametrize(
+    ("batch_size", "rows", "waits"),
+    [(256, 20_000, False), (2048, 100_000, True)],  # few bytes are worth no round of latency
+)
+def test_joint_keeps_to_the_memory_of_row_wise_and_near_the_static_bound(batch_size, rows, waits):
+    data = Zipf(1.2, batch_size=batch_size, length=20, rows=rows)
     profile, cluster = data.profile(4), nominal(2, 2, 1e9)
+    if not waits:
+        at_once = tuple(lv.model_copy(update={"latency_s": 0.0}) for lv in cluster.levels)
+        cluster = cluster.model_copy(update={"levels": at_once})
     plain = rowtier.make_plan(profile, cluster, "row-wise")
     plan = joint(profile, plain)
     assert peak_bytes(plan) <= peak_bytes(plain)

@@ -243,8 +243,9 @@ def test_touched_rows_are_ordered_by_heat_then_row(pairs: list[tuple[int, int]])
 
 
 def test_data_without_samples_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no samples"):
-        make_profile(write(tmp_path / "data", []), tables())
+    data = write(tmp_path / "data", [])
+    with pytest.raises(UserError, match=f"{data}: the data holds no samples"):
+        make_profile(data, tables())
 
 
 def test_data_that_can_be_read_once_needs_its_counters_in_memory() -> None:

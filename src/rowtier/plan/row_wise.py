@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.memory import Room, band_bytes
@@ -19,20 +21,32 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     Devices hold the blocks; where they have no room left, the servers do.
     """
     room = Room(cluster, options.reserved)
-    bands = {s.table.name: (_place(s.table, room, cluster),) for s in profile.stats}
+    bands = {
+        s.table.name: (first_with_room(s.table, _candidates(s.table, cluster), room, cluster),)
+        for s in profile.stats
+    }
     return Plan.build("row-wise", profile, cluster, bands)
 
 
-def _place(table: Table, room: Room, cluster: Cluster) -> Band:
-    for band in _candidates(table, cluster):
+def first_with_room(table: Table, bands: Sequence[Band], room: Room, cluster: Cluster) -> Band:
+    """The first band that fits; its bytes are taken."""
+    for band in bands:
         needed = band_bytes(table, band, cluster)
         if room.fits(needed, band.tier):
             room.take(needed, band.tier)
             return band
+    most = max(_free_bytes(band, room, cluster) for band in bands)
     raise InfeasibleError(
-        f"table {table.name!r} needs {show_bytes(table.stored_bytes)}, cut over all devices of "
-        f"{cluster.name!r}, and no memory tier has that left: add capacity, a tier or devices"
+        f"table {table.name!r} needs {show_bytes(table.stored_bytes)}, spread over all servers or "
+        f"all devices of {cluster.name!r}, and the most that any memory of theirs has left is "
+        f"{show_bytes(most)}: add capacity, a tier or devices"
     )
+
+
+def _free_bytes(band: Band, room: Room, cluster: Cluster) -> int:
+    group = cluster.members(len(cluster.levels))
+    members = band.member_list(cluster.num_devices)
+    return sum(room.free_bytes(group[member], band.tier) for member in members)
 
 
 def _candidates(table: Table, cluster: Cluster) -> list[Band]:

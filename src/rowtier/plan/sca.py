@@ -33,19 +33,18 @@ import numpy as np
 
 from rowtier.band import Band, Bands
 from rowtier.cluster import DEVICE, Cluster
-from rowtier.cost.memory import Room, band_bytes
+from rowtier.cost.memory import Room
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.terms import RowTerms, row_terms
 from rowtier.cost.touch import touch_probability
 from rowtier.cost.views import objective
-from rowtier.errors import InfeasibleError
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
+from rowtier.plan.row_wise import first_with_room
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.tables import Table
-from rowtier.units import show_bytes
 
 FORWARD = CostOptions(training=False)
 _ROUNDS = 20  # of aiming lower, because devices are not quite alike
@@ -164,27 +163,10 @@ def _sync_bytes(terms: RowTerms) -> Floats:
 
 def _homes(profile: Profile, cluster: Cluster, options: PlanOptions) -> dict[str, Band]:
     room = Room(cluster, options.reserved)
-    return {s.table.name: _home(s.table, room, cluster) for s in profile.stats}
-
-
-def _home(table: Table, room: Room, cluster: Cluster) -> Band:
-    for band in _candidates(table, cluster):
-        needed = band_bytes(table, band, cluster)
-        if room.fits(needed, band.tier):
-            room.take(needed, band.tier)
-            return band
-    most = max(_free_bytes(band, room, cluster) for band in _candidates(table, cluster))
-    raise InfeasibleError(
-        f"table {table.name!r} needs {show_bytes(table.stored_bytes)}, spread over all servers or "
-        f"all devices of {cluster.name!r}, and the most that any memory of theirs has left is "
-        f"{show_bytes(most)}: add capacity, a tier or devices"
-    )
-
-
-def _free_bytes(band: Band, room: Room, cluster: Cluster) -> int:
-    group = cluster.members(len(cluster.levels))
-    members = band.member_list(cluster.num_devices)
-    return sum(room.free_bytes(group[member], band.tier) for member in members)
+    return {
+        s.table.name: first_with_room(s.table, list(_candidates(s.table, cluster)), room, cluster)
+        for s in profile.stats
+    }
 
 
 def _candidates(table: Table, cluster: Cluster) -> Iterator[Band]:

@@ -267,6 +267,7 @@ class Engine:
         """Sum and update row by row, or block by block, while the sums are in the cache."""
         table = shard.piece.table
         optimizer = self.optimizers[table.optimizer]
+        # One that is derived from SGD may update in its own way.
         if type(optimizer) is SGD and (found := shard.take_segments()) is not None:
             optimizer.update_sums(shard, found, scale, rates[optimizer.kind])
             self._count_updated(shard, found.slots)

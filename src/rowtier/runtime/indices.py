@@ -230,17 +230,11 @@ def count_spans(entries: NDArray[Any], counts: Ints, starts: Ints) -> Ints:
 @compiled
 def count_rising(entries: Ints, counts: Ints, starts: Ints) -> Ints:
     """What `count_spans` gives for entries of which every rank's rise."""
-    found = np.zeros((len(starts) - 1, len(counts)), dtype=np.int64)
-    first = 0
+    found, first = np.empty((len(starts) - 1, len(counts)), dtype=np.int64), 0
     for rank in range(len(counts)):
         here = entries[first : first + counts[rank]]
+        found[:, rank] = np.diff(np.searchsorted(here, starts))
         first += counts[rank]
-        for span in range(len(starts) - 1):
-            below, above = (
-                np.searchsorted(here, starts[span]),
-                np.searchsorted(here, starts[span + 1]),
-            )
-            found[span, rank] = above - below
     return found
 
 

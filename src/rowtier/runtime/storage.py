@@ -185,7 +185,7 @@ class Shard:
 
     def blocks(self, scale: np.float32) -> Iterator[tuple[Ints, Floats]]:
         """What `merged` gives, scaled, in blocks that fit into the processor's cache."""
-        if len(self.parts) != 1 or self.parts[0].lane.shape[1] != self.piece.width:
+        if not self._one_part:
             slots, grads = self.merged()
             yield slots, grads if scale == 1 else grads * scale
             return
@@ -208,11 +208,14 @@ class Shard:
 
     def take_segments(self) -> Segments | None:
         """All gradients that wait, if rows may be changed while they are summed."""
-        if self.on_disk or not self.plain or len(self.parts) != 1:
-            return None
-        if self.parts[0].lane.shape[1] != self.piece.width or self.parts[0].is_one_run:
+        if self.on_disk or not self.plain or not self._one_part or self.parts[0].is_one_run:
             return None
         return self.segments(self.parts.pop())
+
+    @property
+    def _one_part(self) -> bool:
+        """Whether all gradients that wait are of one pass, and of whole rows."""
+        return len(self.parts) == 1 and self.parts[0].lane.shape[1] == self.piece.width
 
     def segments(self, part: Part) -> Segments:
         """What is to be summed for each row."""
