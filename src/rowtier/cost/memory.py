@@ -268,7 +268,8 @@ class Room:
 
     def fits(self, needed: Ints, tier: str) -> bool:
         """Whether every holder's bytes fit into a tier together."""
-        return not (self._left_after(needed, tier) < 0).any()
+        left = self._left_after(needed, tier)
+        return not ((left < 0) & (left < self._free)).any()
 
     def take(self, needed: Ints, tier: str) -> None:
         """Use bytes of a tier, per holder."""

@@ -37,9 +37,10 @@ from rowtier.plan.solve.small import Search
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 
-SLACKS = (1.0, 0.95)  # of memory that prices may fill: owners never fill it evenly
-PIECES = (4.0, 1.0)  # per device: more of them are easier to balance, but repeat ids or sums
-MANY = 10_000  # tables × devices; above, only the first of `PIECES` is tried
+SLACKS = (1.0, 0.95)  # of memory that prices may fill, the first with which all rows fit
+PIECES = (2.0, 4.0, 1.0)  # per device: more are easier to level, but repeat ids or sums
+MANY = 2_000  # tables × devices; above, only the first of `PIECES` is tried
+WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
 STARTS = 2  # of the search through small problems
 WORTH_CUTTING = 5e-6  # of a step, that the search must save with every band it adds
 LEAST_WORTH = 1e-6  # of a step, that memory must be worth to be scarce
@@ -52,8 +53,8 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     if mistakes:
         raise InvalidError("constraints", mistakes)
     problem = Problem(profile, cluster, options)
-    solved, made = problem.solve()
-    found = problem.priced_candidates([*made, *_other_methods(profile, cluster, options)])
+    solved, found = problem.solve()
+    found += problem.priced_candidates(_other_methods(profile, cluster, options, solved, found))
     if not found:
         anywhere = [packed(profile, cluster, options, sync) for sync in ("dense", "sparse")]
         found = problem.priced_candidates(problem.refilled(b) for b in anywhere if b is not None)
@@ -94,6 +95,7 @@ class Solved:
 
     priced: Priced
     bound: Bound
+    even_s: float  # that no plan beats in which no row has an owner
     capacity: Floats
 
     @property
@@ -118,20 +120,30 @@ class Problem:
     options: PlanOptions
     cost: CostOptions = DEFAULTS
 
-    def solve(self, slower: dict[str, float] | None = None) -> tuple[Solved, list[Bands]]:
+    def solve(self, slower: dict[str, float] | None = None) -> tuple[Solved, list[Candidate]]:
         """Prices and the placements they lead to, if some levels' links were slower."""
         cluster = _slowed(self.cluster, slower or {})
         menus = [self._menu(stats, cluster) for stats in self.profile.stats]
         capacity = np.array([size for _, size in memories(cluster, self.options.reserved)])
+        maker = Maker(self.profile, cluster, self.options, self.cost)
         priced, bound = best_prices(menus, capacity)
-        maker, found = Maker(self.profile, cluster, self.options, self.cost), []
-        scarce = bool((priced.used_bytes > min(SLACKS) * capacity).any())
-        for slack in SLACKS if scarce else SLACKS[:1]:
-            choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
-            found += [maker.bands(menus, choice, pieces) for pieces in self._pieces]
+        found = self._made(maker, menus, capacity, priced)
         even = [menu if menu.owned.all() else menu.without_owners() for menu in menus]
-        found.append(maker.bands(even, best_prices(even, capacity)[0], 1.0))
-        return Solved(priced, bound, capacity), [bands for bands in found if bands is not None]
+        priced_even, even_bound = best_prices(even, capacity)
+        if slower or not found or even_bound.seconds < min(one.cost.step_s for one in found):
+            found += self._made(maker, even, capacity, priced_even)
+        return Solved(priced, bound, even_bound.seconds, capacity), found
+
+    def _made(
+        self, maker: Maker, menus: list[Menu], capacity: Floats, priced: Priced
+    ) -> list[Candidate]:
+        """What prices lead to; with less memory if, row by row, it does not fit quite."""
+        for slack in SLACKS:
+            choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
+            made = [maker.bands(menus, choice, pieces) for pieces in self._pieces]
+            if any(bands is not None for bands in made):
+                return self.priced_candidates(bands for bands in made if bands is not None)
+        return []
 
     @property
     def _pieces(self) -> tuple[float, ...]:
@@ -200,12 +212,12 @@ class Problem:
         while limits and factor < SLOWEST:
             factor *= 4
             solved, made = self.solve(dict.fromkeys(limits, factor))
-            found = found + self.priced_candidates(made)
+            found = found + made
             bound = max(bound, solved.bound.seconds - self._fines(factor))
             if any(not self.violations(one) for one in found):
                 for finer in (factor / 2, factor / 1.4, factor * 1.4):
                     solved, made = self.solve(dict.fromkeys(limits, finer))
-                    found += self.priced_candidates(made)
+                    found += made
                     bound = max(bound, solved.bound.seconds - self._fines(finer))
                 break
         kept = [one for one in found if not self.violations(one)]
@@ -244,12 +256,18 @@ def _slowed(cluster: Cluster, slower: dict[str, float]) -> Cluster:
     return cluster.model_copy(update={"levels": levels})
 
 
-def _other_methods(profile: Profile, cluster: Cluster, options: PlanOptions) -> list[Bands]:
+def _other_methods(
+    profile: Profile, cluster: Cluster, options: PlanOptions, solved: Solved, made: list[Candidate]
+) -> list[Bands]:
+    """What other methods place, but for those that are known to be worse than what was made."""
     from rowtier.plan.make import METHODS, planner
 
     found = []
+    best_s = min((one.cost.step_s for one in made), default=np.inf)
     for method in METHODS:
         if method == "joint" or method.endswith("milp"):
+            continue
+        if method in WITHOUT_OWNERS and solved.even_s >= best_s:
             continue
         try:
             found.append(planner(method)(profile, cluster, options).bands)

@@ -50,6 +50,12 @@ class Home:
         """Whether owners send partial sums."""
         return self.band.exchange == "sums"
 
+    @property
+    def way(self) -> tuple[object, ...]:
+        """What makes it different from others, but for its tier."""
+        band = self.band
+        return band.scope, band.members, band.exchange, band.coalesced, band.staged, band.sync
+
     def placed(self, start: int, stop: int, offset: int) -> Band:
         """The band with its ranks filled in."""
         changes = {"start": start, "stop": stop, "offset": offset}

@@ -1,8 +1,8 @@
 """Fill what is left of fast memory with the rows that gain most from it, by rank.
 
 Prices decide bucket by bucket, and owners never fill a device to the last byte. Here the
-edges between fast and slow bands are moved outwards, rows that lie on all devices first,
-then those of each owner, until the memory is full or nothing gains.
+edges between fast and slow bands are moved outwards, rows of each owner first, then those
+that lie on all devices, until the memory is full or nothing gains.
 """
 
 from __future__ import annotations
@@ -54,22 +54,30 @@ def refill(
             if stats.table.name not in fixed
             for one in _slow_bands(stats, found, slower, fast, profile, cluster, cost)
         ]
-        moves: list[tuple[_Slow, int]] = []
-        even = [one for one in slow if one.band.members == "all"]
-        moves += _take(even, room.free_of_each(fast))
         by_owner: dict[int, list[_Slow]] = {}
         for one in slow:
             if one.band.members != "all":
                 by_owner.setdefault(one.band.members[0], []).append(one)
-        _move([m for m in moves if m[1]], found, fast, room, cluster)
         for owner, mine in sorted(by_owner.items()):
-            _move(_take(mine, room.free_bytes(owner, fast)), found, fast, room, cluster)
+            free = room.free_bytes(owner, fast) / _sharers_to_come(owner, fast, cluster)
+            _move(_take(mine, free), found, fast, room, cluster)
+        even = [one for one in slow if one.band.members == "all"]
+        _move(_take(even, room.free_of_each(fast)), found, fast, room, cluster)
     return {name: tuple(mine) for name, mine in found.items()}
+
+
+def _sharers_to_come(owner: int, name: str, cluster: Cluster) -> int:
+    """The devices that share a tier with one and are filled after it, and itself."""
+    tier = next(tier for tier in cluster.device.tiers if tier.name == name)
+    if tier.shared_by is None:
+        return 1
+    size = cluster.group_size(cluster.level_of(tier.shared_by))
+    return size - owner % size
 
 
 def tidied(bands: Mapping[str, Sequence[Band]]) -> Bands:
     """In order of ranks, and as few bands as say the same."""
-    return {name: tuple(_joined(mine)) for name, mine in bands.items()}
+    return {name: tuple(joined(mine)) for name, mine in bands.items()}
 
 
 def _slow_bands(
@@ -171,7 +179,7 @@ def _move(
                 break
 
 
-def _joined(bands: Sequence[Band]) -> list[Band]:
+def joined(bands: Sequence[Band]) -> list[Band]:
     """Neighbouring bands that came to be alike are one."""
     found: list[Band] = []
     for band in sorted(bands, key=lambda b: (b.columns or (0, 0), b.start)):

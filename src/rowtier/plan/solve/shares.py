@@ -1,11 +1,9 @@
-"""What one device can own of a table: pieces, and where to cut.
+"""What one device can own of a table: pieces, and what they ask of it.
 
 What owners carry does not spread by itself, as other rows do. A *piece* is a run of a
 table's buckets, in some columns, that one device owns. It keeps the owner busy in three
-ways: memory, ids that come, rows or sums that go.
-
-Cutting a table by columns repeats its ids; cutting it by rows repeats partial sums, if a
-sample has several lookups. The cheaper cut is taken, and only as far as it helps.
+ways: ids that come, rows or sums that go, memory. Which memory a row lies in is still open, so
+the last is a vector: time and what memory costs together, at each of several prices.
 """
 
 from __future__ import annotations
@@ -20,16 +18,28 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
-from rowtier.cost.memory import row_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.plan.solve.menu import Menu, sums_seconds
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 
-LEAST_COLUMNS = 8
-WAYS = 3  # memory, asking, answering with sums
-_CUTS = 16  # places at which a piece may be cut when a part of it moves
-_BYTES_PER_ROOM = 1.25  # pieces per memory that they fill, as it is seldom empty
+LEAST_COLUMNS = 8  # a table is cut at multiples of these: memory reads no less at once
+# Multiples of the prices at which memory is counted: the true one first, the others close around
+# it and few far away.
+_OCTAVES = np.array([0.12, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0])
+MULTIPLES = np.concatenate(([1.0, 0.0], 2.0**_OCTAVES, 2.0**-_OCTAVES))
+WAYS = 2 + len(MULTIPLES)  # asking, answering with sums, memory at each price
+MAIN = 3  # of the ways: with memory at the true price alone
+
+
+class Share(NamedTuple):
+    """Of a row: its columns, and its bytes with optimizer state, which are read as well."""
+
+    columns: float
+    bytes: float
+
+
+ALL_COLUMNS = Share(1.0, 1.0)
 
 
 @dataclass(eq=False)
@@ -39,12 +49,19 @@ class Course:
     menu: Menu
     choice: Ints
     index: int  # of the table
+    prices: Floats  # of a byte of each memory
     profile: Profile
     cluster: Cluster
     cost: CostOptions
     owner: int | None = None  # if it is decided already
     whole: bool = False  # may not be cut
+    tier: str | None = None  # if it is decided already
     group: int | None = None  # tables that have one owner together
+
+    @property
+    def stays(self) -> bool:
+        """Whether its pieces stay where they were dealt to."""
+        return self.owner is not None or self.tier is not None
 
     @cached_property
     def owned(self) -> Floats:
@@ -54,48 +71,57 @@ class Course:
     @cached_property
     def _sums(self) -> Floats:
         menu, buckets = self.menu, np.arange(len(self.choice))
-        memory_s = menu.memory_s[self.choice, buckets]
-        asking_s = menu.seconds[self.choice, buckets] - memory_s
-        by_sums = menu.by_sums[self.choice]
-        parts = np.stack([memory_s, asking_s, menu.mass * by_sums]) * self.owned * menu.widths
-        parts[:2] *= self.cluster.num_devices
-        return np.concatenate([np.zeros((3, 1)), np.cumsum(parts, axis=1)], axis=1)
+        chosen_s = menu.seconds[self.choice, buckets] - menu.memory_s[self.choice, buckets]
+        asking_s, mass = self.cluster.num_devices * chosen_s, menu.mass * menu.by_sums[self.choice]
+        parts = np.stack([asking_s, mass, *self._priced_memory_s]) * (self.owned * menu.widths)
+        return np.concatenate([np.zeros((WAYS, 1)), np.cumsum(parts, axis=1)], axis=1)
+
+    @property
+    def _priced_memory_s(self) -> Floats:
+        """Time of a row in its best memory and what that costs, by price and bucket."""
+        menu, found = self.menu, np.zeros((len(MULTIPLES), len(self.choice)))
+        paid = (menu.memory_bytes @ self.prices)[:, None] * MULTIPLES
+        priced = menu.memory_s[:, None] + paid[:, :, None]
+        ways = [home.way for home in menu.homes]
+        for way in {ways[index] for index in np.unique(self.choice)}:
+            alike = [index for index, other in enumerate(ways) if other == way]
+            found += priced[alike].min(axis=0) * np.isin(self.choice, alike)
+        return found * self.cluster.num_devices
 
     @cached_property
     def _bytes(self) -> Floats:
-        """Rows' bytes of each tier (row) before a bucket, in all columns."""
-        menu, names = self.menu, [tier.name for tier in self.cluster.device.tiers]
-        held = np.zeros((len(names), len(self.choice) + 1))
-        for home_index, home in enumerate(menu.homes):
-            if home.band.tier in names:
-                mine = (self.choice == home_index) * self.owned * menu.widths
-                size = row_bytes(menu.stats.table, home.band)
-                held[names.index(home.band.tier), 1:] += mine * size
-        return np.cumsum(held, axis=1)
+        """Rows' bytes before a bucket, in all columns."""
+        held = self.owned * self.menu.widths * self.menu.stats.table.stored_row_bytes
+        return np.concatenate([np.zeros(1), np.cumsum(held)])
 
-    def load(self, first: Ints | int, last: Ints | int, share: float) -> Floats:
+    def load(self, first: Ints | int, last: Ints | int, share: Share) -> Floats:
         """Seconds in each of the ways (first axis) of runs of buckets in a share of columns."""
         found = self._sums[:, last] - self._sums[:, first]
-        sums_s = sums_seconds(
-            self.menu.stats, self.profile, self.cluster, self.cost, np.clip(found[2], 0.0, 1.0)
-        )
-        sums_s = sums_s * self.cluster.num_devices
-        return np.stack([found[0] * share, found[1], sums_s * share])
+        mass = np.clip(found[1], 0.0, 1.0)
+        sums_s = sums_seconds(self.menu.stats, self.profile, self.cluster, self.cost, mass)
+        found[1] = self.cluster.num_devices * sums_s
+        found[1] *= share.columns
+        found[2:] *= share.bytes
+        return found
 
-    def bytes(self, first: Ints | int, last: Ints | int, share: float) -> Floats:
-        """Bytes of each tier (first axis) of runs of buckets."""
-        return (self._bytes[:, last] - self._bytes[:, first]) * share
+    def bytes(self, first: Ints | int, last: Ints | int, share: Share) -> Floats:
+        """Bytes of runs of buckets in a share of columns."""
+        return np.asarray((self._bytes[last] - self._bytes[first]) * share.bytes)
 
     def evenly(self, first: int, last: int, count: int) -> list[int]:
         """Where to cut a run into so many pieces of about the same weight."""
-        weight = self._sums[:2].sum(axis=0)
-        mass = self._sums[2]
-        weight = weight + mass * (self.load(first, last, 1.0)[2] / max(mass[-1], 1e-30))
+        mass = self._sums[1]
+        weight = self._sums[0] + self._sums[2]
+        weight += mass * (self.load(first, last, ALL_COLUMNS)[1] / max(mass[-1], 1e-30))
         return self._evenly(weight, first, last, count)
+
+    def evenly_asked(self, first: int, last: int, count: int) -> list[int]:
+        """Where to cut a run into so many pieces that get about as many ids each."""
+        return self._evenly(self._sums[0], first, last, count)
 
     def halves(self, first: int, last: int) -> list[int]:
         """Where to cut a run into two pieces of about the same bytes."""
-        return self._evenly(self._bytes.sum(axis=0), first, last, 2)
+        return self._evenly(self._bytes, first, last, 2)
 
     @staticmethod
     def _evenly(weight: Floats, first: int, last: int, count: int) -> list[int]:
@@ -112,56 +138,44 @@ class Piece:
     first: int
     last: int
     columns: tuple[int, int] | None = None
-    outwards: int = 0  # memories further out than was chosen, for want of room
 
     @property
-    def share(self) -> float:
-        """Of the columns."""
+    def share(self) -> Share:
+        """Of the columns; optimizer state that a row has once comes with every cut."""
         if self.columns is None:
-            return 1.0
-        dim = self.course.menu.stats.table.embedding_dim
-        return (self.columns[1] - self.columns[0]) / dim
-
-    @property
-    def byte_share(self) -> float:
-        """Of the bytes; optimizer state that a row has once comes with every cut."""
-        if self.columns is None:
-            return 1.0
+            return ALL_COLUMNS
         table, width = self.course.menu.stats.table, self.columns[1] - self.columns[0]
-        return (width * table.item_bytes + table.state_bytes(width)) / table.stored_row_bytes
+        kept_bytes = width * table.item_bytes + table.state_bytes(width)
+        return Share(width / table.embedding_dim, kept_bytes / table.stored_row_bytes)
 
     @cached_property
     def load(self) -> Floats:
         """Seconds that the owner is busy with it, in each of the ways."""
         return self.course.load(self.first, self.last, self.share)
 
-    @cached_property
-    def bytes(self) -> Floats:
-        """Bytes of each tier."""
-        held = self.course.bytes(self.first, self.last, self.byte_share)
-        moved = np.zeros_like(held)
-        for tier, amount in enumerate(held):
-            moved[min(tier + self.outwards, len(held) - 1)] += amount
-        return moved
+    @property
+    def weight(self) -> float:
+        """Seconds, all together, with memory at its price."""
+        return float(self.load[:MAIN].sum())
 
     @cached_property
-    def parts(self) -> tuple[list[tuple[int, int]], Floats, Floats, Floats]:
-        """Parts that may go elsewhere: buckets, their load, the load that stays, and bytes."""
-        course, first, last = self.course, self.first, self.last
-        if self.outwards or course.whole or last - first == 1:
-            nothing = np.zeros((WAYS, 1))
-            return [(first, last)], self.load[:, None], nothing, self.bytes[:, None]
-        cuts = course.evenly(first, last, _CUTS)[1:-1]
-        ranges = [(first, last), *((cut, last) for cut in cuts), *((first, cut) for cut in cuts)]
-        starts, stops = np.array(ranges).T
-        goes = course.load(starts, stops, self.share)
-        left = np.where(starts == first, stops, first), np.where(starts == first, last, starts)
-        return (
-            ranges,
-            goes,
-            course.load(*left, self.share),
-            (course.bytes(starts, stops, self.byte_share)),
-        )
+    def bytes(self) -> int:
+        """Bytes, in whichever memory."""
+        return int(np.ceil(self.course.bytes(self.first, self.last, self.share)))
+
+    @property
+    def halved(self) -> Iterator[tuple[Piece, Piece]]:
+        """In two, by rows and by columns."""
+        if self.course.whole:
+            return
+        if self.last - self.first > 1:
+            cut = self.course.evenly(self.first, self.last, 2)[1]
+            yield replace(self, last=cut), replace(self, first=cut)
+        left, right = self.columns or (0, self.course.menu.stats.table.embedding_dim)
+        units = (right - left) // LEAST_COLUMNS
+        if units > 1:
+            middle = left + units // 2 * LEAST_COLUMNS
+            yield replace(self, columns=(left, middle)), replace(self, columns=(middle, right))
 
     def cut(self, at: Sequence[int]) -> list[Piece]:
         """The pieces between neighbouring buckets of a list."""
@@ -169,57 +183,7 @@ class Piece:
 
     def bands(self, owner: int) -> Iterator[Band]:
         """One band for every run of buckets with the same home."""
-        course, names = self.course, [tier.name for tier in self.course.cluster.device.tiers]
+        course = self.course
         for band, owned in course.menu.runs(course.choice, course.index, self.first, self.last):
             if owned:
-                tier = band.tier
-                if self.outwards and tier in names:
-                    tier = names[min(names.index(tier) + self.outwards, len(names) - 1)]
-                changes = {"members": (owner,), "columns": self.columns, "tier": tier}
-                yield band.model_copy(update=changes)
-
-
-class Cut(NamedTuple):
-    """A table in pieces, and what that adds to a step: repeated ids or sums."""
-
-    pieces: list[Piece]
-    overhead_s: float
-
-
-def cut_tables(courses: Sequence[Course], pieces: float, cluster: Cluster) -> list[Cut]:
-    """Pieces of each table, none above a fraction of what a device can take of time or memory."""
-    whole = [Piece(course, 0, len(course.choice)) for course in courses]
-    mean = sum((one.load for one in whole), np.zeros(WAYS)) / cluster.num_devices
-    capacity = np.array([float(tier.capacity_bytes) for tier in cluster.device.tiers])
-    found: list[Cut] = []
-    for piece in whole:
-        by_load = pieces * float(piece.load.sum()) / max(float(mean.sum()), 1e-30)
-        by_bytes = _BYTES_PER_ROOM * float((piece.bytes / capacity).max())
-        count = int(np.ceil(max(by_load, by_bytes)))
-        found.append(_cut(piece, count, mean, cluster.num_devices))
-    return found
-
-
-def _cut(piece: Piece, count: int, mean: Floats, devices: int) -> Cut:
-    """By rows or by columns, whichever adds less to a step; `mean` is a device's mean load."""
-    course = piece.course
-    if count <= 1 or course.whole:
-        return Cut([piece], 0.0)
-    edges = course.evenly(piece.first, piece.last, count)
-    loads = course.load(np.array(edges[:-1]), np.array(edges[1:]), 1.0)
-    by_rows_s = float(loads[2].sum() - piece.load[2]) / devices
-    rows_peak_s = _above(loads.max(axis=1), mean)
-    dim = course.menu.stats.table.embedding_dim
-    count = min(count, max(1, dim // LEAST_COLUMNS))
-    # All ids of the table come to each of its columns' owners.
-    by_columns_s = (count - 1) * float(piece.load[1]) / devices
-    columns_peak_s = _above(piece.load / np.array([count, 1, count]), mean)
-    if by_rows_s + rows_peak_s <= by_columns_s + columns_peak_s or count == 1:
-        return Cut(piece.cut(edges), by_rows_s)
-    columns = pairwise([dim * index // count for index in range(count + 1)])
-    return Cut([replace(piece, columns=pair) for pair in columns], by_columns_s)
-
-
-def _above(load: Floats, mean: Floats) -> float:
-    """How much a piece raises the peaks for certain: what it has more than a device on average."""
-    return float(np.maximum(load - mean, 0.0).sum())
+                yield band.model_copy(update={"members": (owner,), "columns": self.columns})
