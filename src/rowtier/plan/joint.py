@@ -38,7 +38,7 @@ from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 
 SLACKS = (1.0, 0.95)  # of memory that prices may fill, the first with which all rows fit
-PIECES = (2.0, 4.0, 1.0)  # per device: more are easier to level, but repeat ids or sums
+PIECES = (3.0, 1.5)  # per device: more are easier to level, but repeat ids or sums
 MANY = 2_000  # tables × devices; above, only the first of `PIECES` is tried
 WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
 STARTS = 2  # of the search through small problems

@@ -1,7 +1,8 @@
 """Into how many pieces tables are cut before they are dealt out.
 
 Cutting a table by columns repeats its ids; cutting it by rows repeats partial sums, if a sample
-has several lookups. Both together may be the cheapest. What a cut adds to a step is weighed
+has several lookups. Both together may be the cheapest, or all devices of a node that add their
+sums up before they leave it. What a cut adds to a step is weighed
 against what pieces that are too large for one device add to its peaks.
 """
 
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rowtier.cluster import Cluster
+from rowtier.plan.solve.menu import node_size
 from rowtier.plan.solve.shares import LEAST_COLUMNS, MAIN, WAYS, Course, Piece
 from rowtier.profile.curve import Floats
 
@@ -27,6 +29,7 @@ class Cut(NamedTuple):
 
     pieces: list[Piece]
     overhead_s: float
+    instead: Sequence[Piece] = ()  # if no node has room for all of it
 
 
 def cut_tables(courses: Sequence[Course], pieces: float, cluster: Cluster) -> list[Cut]:
@@ -80,13 +83,28 @@ class _Knife:
             tried = [(0.0, self._columns[-1], edges) for edges in by_rows]
             tried.sort(key=lambda one: -len(one[2]))
             tried = tried[:1]
-        _, columns, edges = min(tried)
+        cost_s, columns, edges = min(tried)
         pieces = [
             one if columns == 1 else replace(one, columns=pair)
             for one in self.piece.cut(edges)
             for pair in self._column_pairs(columns)
         ]
+        if self.piece.course.fits_a_node and self._node_cost_s < cost_s:
+            shares = [replace(self.piece, node=True)] * node_size(self.piece.course.cluster)
+            return Cut(shares, self._node_overhead_s, pieces)
         return Cut(pieces, self._overhead_s(edges, columns))
+
+    @property
+    def _node_overhead_s(self) -> float:
+        """Sums are added up inside the node."""
+        size = node_size(self.piece.course.cluster)
+        levels = len(self.piece.course.level_shares)
+        sums_s = self.piece.course.node_load[levels : 2 * levels].sum() * size
+        return float(sums_s - self.piece.load[1]) / self.devices
+
+    @property
+    def _node_cost_s(self) -> float:
+        return self._node_overhead_s + self._peaks_s(self.piece.course.node_load)
 
     @property
     def _units(self) -> int:
@@ -101,18 +119,23 @@ class _Knife:
         return pairwise([*edges, self.piece.course.menu.stats.table.embedding_dim])
 
     def _cost_s(self, edges: Sequence[int], columns: int) -> float:
-        """What a cut adds to a step, and how much its pieces raise the peaks.
-
-        For certain what one has more than a device on average. Pieces that are large, but not as
-        large, may raise them.
-        """
+        """What a cut adds to a step, and how much its pieces raise the peaks."""
         widest = max(self._column_pairs(columns), key=lambda pair: pair[1] - pair[0])
         share = replace(self.piece, columns=widest if columns > 1 else None).share
         first, last = np.array(edges[:-1]), np.array(edges[1:])
-        most = self.piece.course.load(first, last, share).max(axis=1)[:MAIN]
-        surely_s = np.maximum(most - self.mean[:MAIN], 0.0).sum()
-        maybe_s = np.maximum(most - self.mean[:MAIN] / self.pieces, 0.0).sum()
-        return self._overhead_s(edges, columns) + float(surely_s + _MAYBE * maybe_s)
+        most = self.piece.course.load(first, last, share).max(axis=1)
+        return self._overhead_s(edges, columns) + self._peaks_s(self.piece.course.by_level(most))
+
+    def _peaks_s(self, most: Floats) -> float:
+        """What the largest piece has more than a device on average raises the peaks for certain.
+
+        Pieces that are large, but not as large, may raise them.
+        """
+        main = 2 * len(self.piece.course.level_shares) + 1  # memory at its price alone
+        mean = self.piece.course.by_level(self.mean)[:main]
+        surely_s = np.maximum(most[:main] - mean, 0.0).sum()
+        maybe_s = np.maximum(most[:main] - mean / self.pieces, 0.0).sum()
+        return float(surely_s + _MAYBE * maybe_s)
 
     def _overhead_s(self, edges: Sequence[int], columns: int) -> float:
         """All ids come to the owners of all columns; each run of rows has sums of its own."""

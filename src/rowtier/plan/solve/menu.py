@@ -264,6 +264,37 @@ def sums_seconds(
     return np.asarray(sums * passes * float(rate @ apart))
 
 
+def level_shares(cluster: Cluster, options: CostOptions) -> Floats:
+    """How the link seconds of one owner divide among the levels."""
+    tree = tree_of(cluster)
+    rate = link_s_per_byte(tree, options.exchange_efficiency)
+    seconds = rate * np.diff(np.array(tree.sizes))
+    return np.asarray(seconds / max(float(seconds.sum()), 1e-300))
+
+
+def node_sums_seconds(
+    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, mass: float
+) -> Floats:
+    """Seconds by level of each device of a node that has rows of this mass and adds up their sums.
+
+    Sums that are for readers elsewhere are added up inside the node and sent on once, each device
+    for the readers that have its own place.
+    """
+    tree, node = tree_of(cluster), node_size(cluster)
+    amount = stats.table.row_bytes * profile.batch_size * (2 if options.training else 1)
+    rate, size = link_s_per_byte(tree, options.exchange_efficiency), np.array(tree.sizes)
+    below, above = size[:-1], size[1:]
+    sums = Bags.of(stats).sums(mass * np.minimum(below / node, 1.0))
+    each = tree.devices / above * (above / below - 1) * sums * np.maximum(below / node, 1.0)
+    return np.asarray(amount * rate * each)
+
+
+def node_size(cluster: Cluster) -> int:
+    """Devices of the smallest group of several; 1 if that is all of them."""
+    sizes = [size for size in tree_of(cluster).sizes if 1 < size < cluster.num_devices]
+    return sizes[0] if sizes else 1
+
+
 def _lines(stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions) -> Floats:
     """The lines through neighbouring points of g: none of them is above g between its points."""
     grid = np.concatenate(([0.0], np.geomspace(1e-5, 1.0, CHORDS)))

@@ -8,12 +8,14 @@ filling: here memory is paid for, so that a device that has more to fill is busi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from rowtier.cluster import Cluster
-from rowtier.cost.memory import Room
+from rowtier.cost.memory import Room, band_bytes
+from rowtier.plan.solve.cuts import Cut
 from rowtier.plan.solve.peaks import (
     SQUARINGS,
     Dealt,
@@ -22,14 +24,14 @@ from rowtier.plan.solve.peaks import (
     lower_peaks,
     norms_of,
     shake,
-    three_ways,
+    summed_up,
 )
-from rowtier.plan.solve.shares import WAYS, Piece
+from rowtier.plan.solve.shares import Piece
 from rowtier.profile.curve import Floats
 
 LEAST_GAIN = 2e-5  # of a step; less is not worth another band
 TRIALS = 60  # of cuts
-KICKS = 50  # of whatever the search has settled in
+KICKS = 30  # of what the search has settled in
 _PIECES_TRIED = 3  # of a device at a peak, to be cut
 _STEPS = 40  # moves and swaps per device, at most
 _DEPTH = 4  # of halving a piece that has no room
@@ -46,25 +48,51 @@ class Owners:
     owners: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.busy = np.zeros((self.cluster.num_devices, WAYS))
+        ways = 2 * len(self.cluster.levels) + self.memory_s.shape[1]
+        self.busy = np.zeros((self.cluster.num_devices, ways))
         self.busy[:, -self.memory_s.shape[1] :] = self.memory_s
         self._slowest_first = [tier.name for tier in self.cluster.device.tiers][::-1]
 
-    def deal(self, pieces: list[Piece]) -> int | None:
+    def deal(self, cuts: Sequence[Cut]) -> int | None:
         """Give the heaviest piece first, where the peaks rise the least.
 
         Returns the index of a table that there is no room for, if there is one.
         """
-        units: dict[object, list[Piece]] = {}
-        for number, piece in enumerate(pieces):
-            group = piece.course.group
-            units.setdefault(("group", group) if group is not None else number, []).append(piece)
-        loads = {key: sum(one.weight for one in unit) for key, unit in units.items()}
-        for _, unit in sorted(units.items(), key=lambda entry: -loads[entry[0]]):
-            given = self._give(unit[0], _DEPTH) if len(unit) == 1 else self._give_all(unit)
+        units: dict[object, tuple[list[Piece], Cut]] = {}
+        for cut in cuts:
+            for number, piece in enumerate(cut.pieces):
+                key: object = (piece.course.index, 0 if piece.node else number)
+                if piece.course.group is not None:
+                    key = piece.course.group
+                units.setdefault(key, ([], cut))[0].append(piece)
+        weight = {key: sum(one.weight for one in unit) for key, (unit, _) in units.items()}
+        for key in sorted(units, key=lambda key: -weight[key]):
+            unit, cut = units[key]
+            if unit[0].node:
+                given = self._give_node(unit) or all(self._give(p, _DEPTH) for p in cut.instead)
+            else:
+                given = self._give(unit[0], _DEPTH) if len(unit) == 1 else self._give_all(unit)
             if not given:
                 return unit[0].course.index
         return None
+
+    def _give_node(self, unit: list[Piece]) -> bool:
+        """Give each device of a node one of the pieces, where the peaks rise the least."""
+        size, table = len(unit), unit[0].course.menu.stats.table
+        order = self._by_load(unit[0])
+        for first in dict.fromkeys(device // size * size for device in order):
+            room = self.room.copy()
+            for band in unit[0].bands(first):
+                needed = band_bytes(table, band, self.cluster)
+                if not room.fits(needed, band.tier):
+                    break
+                room.take(needed, band.tier)
+            else:
+                self.room = room
+                for place, piece in enumerate(unit):
+                    self._put(piece, first + place)
+                return True
+        return False
 
     def _give_all(self, unit: list[Piece]) -> bool:
         """Give several pieces to one owner, which they then keep."""
@@ -89,7 +117,8 @@ class Owners:
     def _by_load(self, piece: Piece) -> list[int]:
         if piece.course.owner is not None:
             return [piece.course.owner]
-        now, then = three_ways(self.busy), three_ways(self.busy + piece.load)
+        levels = len(self.cluster.levels)
+        now, then = summed_up(self.busy, levels), summed_up(self.busy + piece.busy, levels)
         peaks = np.maximum(then, now.max(axis=0)).sum(axis=1)
         order: list[int] = np.lexsort((now.sum(axis=1), peaks)).tolist()
         return order
@@ -117,16 +146,19 @@ class Owners:
                 left -= taken
 
     def _add(self, piece: Piece, owner: int) -> None:
+        self._put(piece, owner)
+        self._take(piece, owner, self.room)
+
+    def _put(self, piece: Piece, owner: int) -> None:
         self.pieces.append(piece)
         self.owners.append(owner)
-        self.busy[owner] += piece.load
-        self._take(piece, owner, self.room)
+        self.busy[owner] += piece.busy
 
     def level(self) -> None:
         """Lower the peaks until neither moves, nor swaps, nor cuts of pieces help."""
         if not self.pieces or self.cluster.num_devices == 1:
             return
-        load = Load(self.busy, self._free_bytes())
+        load = Load(self.busy, self._free_bytes(), len(self.cluster.levels))
         for squarings in SQUARINGS:
             self._swap(load, squarings)
         tried = TRIALS
@@ -148,14 +180,14 @@ class Owners:
 
     def _swap(self, load: Load, squarings: int, kicks: int = 0) -> None:
         dealt = Dealt(
-            np.stack([piece.load for piece in self.pieces]),
+            np.stack([piece.busy for piece in self.pieces]),
             np.array([float(piece.bytes) for piece in self.pieces]),
             np.array(self.owners),
-            np.array([piece.course.stays for piece in self.pieces]),
+            np.array([piece.stays for piece in self.pieces]),
         )
         steps = _STEPS * self.cluster.num_devices
         if kicks:
-            shake(load, dealt, squarings, steps, kicks, seed=0)
+            shake(load, dealt, squarings, steps, kicks)
         else:
             lower_peaks(load, dealt, squarings, steps)
         self.owners = dealt.owners.tolist()
@@ -165,7 +197,7 @@ class Owners:
 
         How many were tried, and whether one helped.
         """
-        norms = norms_of(load.busy, SQUARINGS[-1])
+        norms = norms_of(load, SQUARINGS[-1])
         aim = norms.total - LEAST_GAIN * float(norms.scale.sum())
         kept = load.busy.copy(), load.free.copy(), self.pieces, self.owners
         tried = 0
@@ -176,7 +208,7 @@ class Owners:
                 tried += 1
                 self._part(load, index, halves)
                 self._swap(load, SQUARINGS[-1])
-                if norms_of(load.busy, SQUARINGS[-1]).total < aim:
+                if norms_of(load, SQUARINGS[-1]).total < aim:
                     return tried, True
                 load.busy[:], load.free[:], self.pieces, self.owners = kept
         return tried, False
@@ -184,15 +216,15 @@ class Owners:
     def _at_peaks(self, norms: Norms) -> list[int]:
         """The heaviest pieces of the devices with the longest memory and link times."""
         found: list[int] = []
-        for device in norms.highest.tolist():
+        for device in norms.highest[:, 0].tolist():
             mine = [i for i, owner in enumerate(self.owners) if owner == device]
-            mine = [i for i in mine if not self.pieces[i].course.stays]
+            mine = [i for i in mine if not self.pieces[i].stays]
             found += sorted(mine, key=lambda i: -self.pieces[i].weight)[:_PIECES_TRIED]
         return list(dict.fromkeys(found))
 
     def _part(self, load: Load, index: int, halves: tuple[Piece, Piece]) -> None:
         piece, owner = self.pieces[index], self.owners[index]
-        load.busy[owner] += halves[0].load + halves[1].load - piece.load
+        load.busy[owner] += halves[0].busy + halves[1].busy - piece.busy
         load.free[owner] -= halves[0].bytes + halves[1].bytes - piece.bytes
         self.pieces = [*self.pieces[:index], halves[0], *self.pieces[index + 1 :], halves[1]]
         self.owners = [*self.owners, owner]

@@ -1,10 +1,11 @@
 """Pieces on devices, moved and swapped until neither memory nor links have a peak.
 
-A device is busy with ids that come for I seconds, with sums that go for S, and with memory for M:
-the largest of its entries, one for each price of memory. It asks and receives as much as all
-others, so its links are busy for L = max(mean I, I) + max(mean S, S): less than the mean of
-either gains nothing. A step takes as long as the largest M and the largest L. What is lowered is
-the sum of their norms of a high power, which rise with everything that is near the peak.
+A device is busy with memory for M seconds: the largest of its entries, one for each price of
+memory. At each level of links it is busy with ids that come for I seconds, and with sums that go
+for S. It asks and receives as much as all others, so its links take
+L = max(mean I, I) + max(mean S, S): less than the mean of either gains nothing. A step takes as
+long as the largest M and every level's largest L. What is lowered is the sum of their norms of a
+high power, which rise with everything that is near the peak.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from numpy.typing import NDArray
 from rowtier.plan.solve._jit import compiled
 from rowtier.profile.curve import Floats, Ints
 
-SQUARINGS = (3, 5)  # the norm's power is 2 to this: first coarse, then near the peak
+SQUARINGS = (3, 4, 6)  # the norm's power is 2 to this: first coarse, then near the peak
 _GAIN = 1e-7  # of the sum of the norms, that a change must save
-_SOURCES = 3  # devices with the largest M, and with the largest L, that give something away
 _KICK = 3  # swaps that a search is shaken with
+_SOURCES = 2  # devices with the largest M, and with the largest L, that give something away
 
 
 class Load(NamedTuple):
     """What every device is busy with, and the bytes that it has left."""
 
-    busy: Floats  # device, way: seconds of ids, of sums, of memory at each price
+    busy: Floats  # device, way: seconds of ids by level, of sums by level, of memory by price
     free: Floats  # bytes of each device
+    levels: int
 
 
 class Dealt(NamedTuple):
@@ -40,87 +42,110 @@ class Dealt(NamedTuple):
 
 
 class Norms(NamedTuple):
-    """The two norms as they are, and what a change of their sums of powers is worth."""
+    """The norms of every level's L and of M, and what a change of their sums of powers is worth."""
 
-    scale: Floats  # the peaks of M and L, by which they are divided
+    scale: Floats  # the peaks, by which they are divided
     worth: Floats  # seconds of the norm for a change of each sum of powers
-    mean: Floats  # I and S
+    mean: Floats  # I and S, by level
     squarings: int
-    highest: Ints  # the devices at the peaks
-    total: float  # both norms, seconds
+    highest: Ints  # the devices at the peak of each, the highest first
+    total: float  # all norms, seconds
 
 
-def three_ways(busy: Floats) -> Floats:
+def summed_up(busy: Floats, levels: int) -> Floats:
     """Seconds of ids, of sums and of memory (columns) of every device."""
-    return np.column_stack((busy[:, :2], busy[:, 2:].max(axis=1)))
+    ids_s, sums_s = busy[:, :levels].sum(axis=1), busy[:, levels : 2 * levels].sum(axis=1)
+    return np.column_stack((ids_s, sums_s, busy[:, 2 * levels :].max(axis=1)))
 
 
 @compiled
-def norms_of(busy: Floats, squarings: int) -> Norms:
-    """The norms of M and L, and their slopes."""
-    devices = len(busy)
-    mean = busy[:, :2].sum(axis=0) / devices
-    seconds = np.empty((2, devices))
+def norms_of(load: Load, squarings: int) -> Norms:
+    """The norms, and their slopes."""
+    busy, levels, devices = load.busy, load.levels, len(load.busy)
+    mean, power = np.zeros(2 * levels), 2.0**squarings
     for device in range(devices):
-        seconds[0, device] = busy[device, 2:].max()
-        seconds[1, device] = _links(busy[device, 0], busy[device, 1], mean)
-    highest = np.array([seconds[0].argmax(), seconds[1].argmax()])
-    scale, sums = np.empty(2), np.zeros(2)
-    for kind in range(2):
-        scale[kind] = max(seconds[kind, highest[kind]], 1e-300)
+        for way in range(2 * levels):
+            mean[way] += busy[device, way] / devices
+    scale, worth, total = np.full(levels + 1, 1e-300), np.empty(levels + 1), 0.0
+    highest, seconds = np.zeros((levels + 1, _SOURCES), np.int64), np.empty(devices)
+    for kind in range(levels + 1):
         for device in range(devices):
-            sums[kind] += _power(seconds[kind, device] / scale[kind], squarings)
-    power = 2.0**squarings
-    sums = np.maximum(sums, 1.0)
-    worth = scale / power * sums ** (1 / power - 1)
-    total = float((scale * sums ** (1 / power)).sum())
+            seconds[device] = _seconds(busy[device], kind, levels, mean)
+            scale[kind] = max(scale[kind], seconds[device])
+        powers = 0.0
+        for device in range(devices):
+            powers += _power(seconds[device] / scale[kind], squarings)
+        for place in range(_SOURCES):
+            highest[kind, place] = np.argmax(seconds)
+            seconds[highest[kind, place]] = -np.inf
+        norm = scale[kind] * max(powers, 1.0) ** (1 / power)
+        worth[kind] = norm / (max(powers, 1.0) * power)
+        total += norm
     return Norms(scale, worth, mean, squarings, highest, total)
+
+
+@compiled
+def _seconds(busy: Floats, kind: int, levels: int, mean: Floats) -> float:
+    """A device's L at a level, or its M."""
+    if kind < levels:
+        return _links(busy[kind], busy[levels + kind], mean[kind], mean[levels + kind])
+    longest = busy[2 * levels]
+    for price in range(2 * levels + 1, len(busy)):
+        longest = max(longest, busy[price])
+    return float(longest)
 
 
 @compiled
 def lower_peaks(load: Load, dealt: Dealt, squarings: int, steps: int) -> None:
     """Move or swap whole pieces, the best change first, until none helps."""
     for _ in range(steps):
-        norms = norms_of(load.busy, squarings)
-        least = _GAIN * norms.scale.sum()
-        for source in _sources(load.busy, norms):
-            saved, give, take, to = _best_exchange(load, dealt, norms, source)
-            if saved > least:
-                _hand_over(load, dealt, give, to)
-                if take >= 0:
-                    _hand_over(load, dealt, take, source)
-                break
-        else:
+        norms = norms_of(load, squarings)
+        if not _improve(load, dealt, norms):
             return
 
 
 @compiled
-def shake(load: Load, dealt: Dealt, squarings: int, steps: int, kicks: int, seed: int) -> None:
+def _improve(load: Load, dealt: Dealt, norms: Norms) -> bool:
+    """One move or swap away from a peak; memory and the widest level come first."""
+    for place in range(_SOURCES):
+        for kind in range(load.levels, -1, -1):
+            source = norms.highest[kind, place]
+            saved, give, take, to = _best_exchange(load, dealt, norms, source)
+            if saved > _GAIN * norms.total:
+                _hand_over(load, dealt, give, to)
+                if take >= 0:
+                    _hand_over(load, dealt, take, source)
+                return True
+    return False
+
+
+def shake(load: Load, dealt: Dealt, squarings: int, steps: int, kicks: int) -> None:
     """Swap pieces at a peak with others at random and lower the peaks again; keep what is best."""
-    np.random.seed(seed)
-    best = norms_of(load.busy, squarings)
-    kept = load.busy.copy(), load.free.copy(), dealt.owners.copy()
-    total = best.total
+    random, state = np.random.default_rng(0), (load.busy, load.free, dealt.owners)
+    best, kept = norms_of(load, squarings), [part.copy() for part in state]
     for kick in range(kicks):
-        source = best.highest[kick % 2]
-        for _ in range(_KICK):
-            mine = np.flatnonzero((dealt.owners == source) & ~dealt.fixed)
-            if not len(mine):
-                break
-            give, take = mine[np.random.randint(len(mine))], np.random.randint(len(dealt.owners))
-            other = dealt.owners[take]
-            more = dealt.needed[give] - dealt.needed[take]
-            if dealt.fixed[take] or more > load.free[other] or -more > load.free[source]:
-                continue
-            _hand_over(load, dealt, give, other)
-            _hand_over(load, dealt, take, source)
+        _swap_some(load, dealt, int(best.highest[kick % (load.levels + 1), 0]), random)
         lower_peaks(load, dealt, squarings, steps)
-        found = norms_of(load.busy, squarings)
-        if found.total < total:
-            best, total = found, found.total
-            kept = load.busy.copy(), load.free.copy(), dealt.owners.copy()
-        else:
-            load.busy[:], load.free[:], dealt.owners[:] = kept[0], kept[1], kept[2]
+        found = norms_of(load, squarings)
+        if found.total < best.total:
+            best, kept = found, [part.copy() for part in state]
+            continue
+        for part, before in zip(state, kept, strict=True):
+            part[:] = before
+
+
+def _swap_some(load: Load, dealt: Dealt, source: int, random: np.random.Generator) -> None:
+    """Swap some of a device's pieces with any others, if there is room."""
+    mine = np.flatnonzero((dealt.owners == source) & ~dealt.fixed)
+    others = np.flatnonzero((dealt.owners != source) & ~dealt.fixed)
+    count = min(_KICK, len(mine), len(others))
+    for give, take in zip(
+        random.choice(mine, count, False), random.choice(others, count, False), strict=True
+    ):
+        owner, more = dealt.owners[take], dealt.needed[give] - dealt.needed[take]
+        if more <= load.free[owner] and -more <= load.free[source]:
+            _hand_over(load, dealt, give, owner)
+            _hand_over(load, dealt, take, source)
 
 
 @compiled
@@ -165,24 +190,11 @@ def _best_exchange(
 
 
 @compiled
-def _sources(busy: Floats, norms: Norms) -> Ints:
-    """Devices at a peak, the highest first."""
-    memory, links = np.empty(len(busy)), np.empty(len(busy))
-    for device in range(len(busy)):
-        memory[device] = busy[device, 2:].max()
-        links[device] = _links(busy[device, 0], busy[device, 1], norms.mean)
-    by_memory, by_links = np.argsort(-memory), np.argsort(-links)
-    count = min(_SOURCES, len(busy))
-    found = np.empty(2 * count, dtype=np.int64)
-    found[0::2], found[1::2] = by_memory[:count], by_links[:count]
-    return found
-
-
-@compiled
 def _hand_over(load: Load, dealt: Dealt, piece: int, to: int) -> None:
     giver = dealt.owners[piece]
-    load.busy[giver] -= dealt.loads[piece]
-    load.busy[to] += dealt.loads[piece]
+    for way in range(load.busy.shape[1]):
+        load.busy[giver, way] -= dealt.loads[piece, way]
+        load.busy[to, way] += dealt.loads[piece, way]
     load.free[giver] += dealt.needed[piece]
     load.free[to] -= dealt.needed[piece]
     dealt.owners[piece] = to
@@ -194,19 +206,26 @@ def _height(busy: Floats, less: Floats, more: Floats, norms: Norms, most: float)
 
     Infinite as soon as it is known to be above `most`.
     """
-    links = _links(busy[0] - less[0] + more[0], busy[1] - less[1] + more[1], norms.mean)
-    height = norms.worth[1] * _power(links / norms.scale[1], norms.squarings)
-    if height > most:
-        return np.inf
-    memory = busy[2] - less[2] + more[2]
-    for price in range(3, len(busy)):
-        memory = max(memory, busy[price] - less[price] + more[price])
-    return float(height + norms.worth[0] * _power(memory / norms.scale[0], norms.squarings))
+    levels, height = len(norms.scale) - 1, 0.0
+    for ids in range(levels):
+        sums = levels + ids
+        ids_s = busy[ids] - less[ids] + more[ids]
+        sums_s = busy[sums] - less[sums] + more[sums]
+        links_s = _links(ids_s, sums_s, norms.mean[ids], norms.mean[sums])
+        height += norms.worth[ids] * _power(links_s / norms.scale[ids], norms.squarings)
+    memory_s, slope = -np.inf, norms.worth[levels]
+    for price in range(2 * levels, len(busy)):
+        memory_s = max(memory_s, busy[price] - less[price] + more[price])
+        if price == 2 * levels:  # the true one, which mostly is close to the largest
+            found = height + slope * _power(memory_s / norms.scale[levels], norms.squarings)
+            if found > most:
+                return np.inf
+    return float(height + slope * _power(memory_s / norms.scale[levels], norms.squarings))
 
 
 @compiled
-def _links(ids: float, sums: float, mean: Floats) -> float:
-    return float(max(ids, mean[0]) + max(sums, mean[1]))
+def _links(ids_s: float, sums_s: float, mean_ids_s: float, mean_sums_s: float) -> float:
+    return max(ids_s, mean_ids_s) + max(sums_s, mean_sums_s)
 
 
 @compiled

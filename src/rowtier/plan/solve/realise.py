@@ -94,7 +94,7 @@ class Maker:
         memory_s = self._even_memory_s(bands)[:, None] - worth_s
         owners = Owners(self.cluster, room.copy(), memory_s)
         cuts = cut_tables(courses, pieces, self.cluster)
-        without = owners.deal([piece for cut in cuts for piece in cut.pieces])
+        without = owners.deal(cuts)
         if without is not None:
             return without
         owners.level()
@@ -102,7 +102,8 @@ class Maker:
             table = piece.course.menu.stats.table
             for band in piece.bands(owner):
                 # To be filled from the slowest memory on.
-                kept = band.model_copy(update={"tier": piece.course.tier or self._slowest})
+                tier = band.tier if piece.node or piece.course.tier else self._slowest
+                kept = band.model_copy(update={"tier": tier})
                 room.take(band_bytes(table, kept, self.cluster), kept.tier)
                 bands[table.name].append(kept)
         return self._refilled({name: joined(mine) for name, mine in bands.items()}, room)

@@ -19,7 +19,13 @@ import numpy as np
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.options import CostOptions
-from rowtier.plan.solve.menu import Menu, sums_seconds
+from rowtier.plan.solve.menu import (
+    Menu,
+    level_shares,
+    node_size,
+    node_sums_seconds,
+    sums_seconds,
+)
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 
@@ -57,11 +63,6 @@ class Course:
     whole: bool = False  # may not be cut
     tier: str | None = None  # if it is decided already
     group: int | None = None  # tables that have one owner together
-
-    @property
-    def stays(self) -> bool:
-        """Whether its pieces stay where they were dealt to."""
-        return self.owner is not None or self.tier is not None
 
     @cached_property
     def owned(self) -> Floats:
@@ -104,6 +105,40 @@ class Course:
         found[2:] *= share.bytes
         return found
 
+    @cached_property
+    def node_load(self) -> Floats:
+        """Seconds, level by level, of each device of a node that has all of it.
+
+        Its rows lie in the memories that were chosen, and are not filled in afterwards.
+        """
+        menu, devices, node = self.menu, self.cluster.num_devices, node_size(self.cluster)
+        rows, buckets = self.owned * menu.widths, np.arange(len(self.choice))
+        memory_s = float(menu.memory_s[self.choice, buckets] @ rows) * devices
+        paid_s = float((menu.memory_bytes @ self.prices)[self.choice] @ rows) * devices
+        ids_s, mass = self._sums[:2, -1]
+        sums_s = node_sums_seconds(
+            menu.stats, self.profile, self.cluster, self.cost, min(mass, 1.0)
+        )
+        priced_s = memory_s + paid_s * MULTIPLES
+        return np.concatenate([self.level_shares * ids_s / node, sums_s, priced_s / node])
+
+    @cached_property
+    def level_shares(self) -> Floats:
+        """How the link seconds of one owner divide among the levels."""
+        return level_shares(self.cluster, self.cost)
+
+    def by_level(self, load: Floats) -> Floats:
+        """The load of one owner with ids and sums level by level."""
+        shares = self.level_shares
+        return np.concatenate([shares * load[0], shares * load[1], load[2:]])
+
+    @property
+    def fits_a_node(self) -> bool:
+        """Whether all devices of a node may have it together: only sums are added up there."""
+        free = self.owner is None and self.group is None and not self.whole
+        sums = self.menu.by_sums[self.choice] == self.owned
+        return free and bool(sums.all()) and node_size(self.cluster) > 1
+
     def bytes(self, first: Ints | int, last: Ints | int, share: Share) -> Floats:
         """Bytes of runs of buckets in a share of columns."""
         return np.asarray((self._bytes[last] - self._bytes[first]) * share.bytes)
@@ -138,6 +173,12 @@ class Piece:
     first: int
     last: int
     columns: tuple[int, int] | None = None
+    node: bool = False  # all of it, by all devices of a node; this is what each of them has
+
+    @property
+    def stays(self) -> bool:
+        """Whether it stays where it was dealt to."""
+        return self.node or self.course.owner is not None or self.course.tier is not None
 
     @property
     def share(self) -> Share:
@@ -150,8 +191,13 @@ class Piece:
 
     @cached_property
     def load(self) -> Floats:
-        """Seconds that the owner is busy with it, in each of the ways."""
+        """Seconds that one owner is busy with it, in each of the ways."""
         return self.course.load(self.first, self.last, self.share)
+
+    @cached_property
+    def busy(self) -> Floats:
+        """Seconds that its device is busy with it: ids by level, sums by level, memory by price."""
+        return self.course.node_load if self.node else self.course.by_level(self.load)
 
     @property
     def weight(self) -> float:
@@ -161,12 +207,13 @@ class Piece:
     @cached_property
     def bytes(self) -> int:
         """Bytes, in whichever memory."""
-        return int(np.ceil(self.course.bytes(self.first, self.last, self.share)))
+        held = float(self.course.bytes(self.first, self.last, self.share))
+        return int(np.ceil(held / node_size(self.course.cluster) if self.node else held))
 
     @property
     def halved(self) -> Iterator[tuple[Piece, Piece]]:
         """In two, by rows and by columns."""
-        if self.course.whole:
+        if self.course.whole or self.node:
             return
         if self.last - self.first > 1:
             cut = self.course.evenly(self.first, self.last, 2)[1]
@@ -182,8 +229,14 @@ class Piece:
         return [replace(self, first=a, last=b) for a, b in pairwise(at)]
 
     def bands(self, owner: int) -> Iterator[Band]:
-        """One band for every run of buckets with the same home."""
-        course = self.course
+        """One band for every run of buckets with the same home; a node's first device has all."""
+        course, size = self.course, node_size(self.course.cluster) if self.node else 1
+        if owner % size:
+            return
+        members = tuple(range(owner, owner + size))
+        changes: dict[str, object] = {"members": members, "columns": self.columns}
+        if self.node:
+            changes["staged"] = True
         for band, owned in course.menu.runs(course.choice, course.index, self.first, self.last):
             if owned:
-                yield band.model_copy(update={"members": (owner,), "columns": self.columns})
+                yield band.model_copy(update=changes)
