@@ -30,7 +30,7 @@ from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
 from rowtier.plan.solve.menu import Home, Menu, homes_of, memories, menu_of
 from rowtier.plan.solve.pack import packed
-from rowtier.plan.solve.prices import Bound, Priced, best_prices, least_latency_s
+from rowtier.plan.solve.prices import Bound, Priced, at_prices, best_prices, least_latency_s
 from rowtier.plan.solve.realise import Maker
 from rowtier.plan.solve.refill import tidied
 from rowtier.plan.solve.small import Search
@@ -38,8 +38,9 @@ from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 
 SLACKS = (1.0, 0.95)  # of memory that prices may fill, the first with which all rows fit
-PIECES = (3.0, 1.5)  # per device: more are easier to level, but repeat ids or sums
-MANY = 2_000  # tables × devices; above, only the first of `PIECES` is tried
+PIECES = (2.0, 3.0)  # per device: more are easier to level, but repeat ids or sums
+MANY = 2_000  # tables × devices; above, only one of `PIECES` is tried
+CROWDED = 16  # tables per device; from there on, more pieces are better
 WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
 STARTS = 2  # of the search through small problems
 WORTH_CUTTING = 5e-6  # of a step, that the search must save with every band it adds
@@ -129,10 +130,10 @@ class Problem:
         priced, bound = best_prices(menus, capacity)
         found = self._made(maker, menus, capacity, priced)
         even = [menu if menu.owned.all() else menu.without_owners() for menu in menus]
-        priced_even, even_bound = best_prices(even, capacity)
-        if slower or not found or even_bound.seconds < min(one.cost.step_s for one in found):
-            found += self._made(maker, even, capacity, priced_even)
-        return Solved(priced, bound, even_bound.seconds, capacity), found
+        even_s = at_prices(even, capacity, bound.prices).bound
+        if slower or even_s < min((one.cost.step_s for one in found), default=np.inf):
+            found += self._made(maker, even, capacity, best_prices(even, capacity)[0])
+        return Solved(priced, bound, even_s, capacity), found
 
     def _made(
         self, maker: Maker, menus: list[Menu], capacity: Floats, priced: Priced
@@ -147,8 +148,10 @@ class Problem:
 
     @property
     def _pieces(self) -> tuple[float, ...]:
-        many = len(self.profile.stats) * self.cluster.num_devices > MANY
-        return PIECES[:1] if many else PIECES
+        tables, devices = len(self.profile.stats), self.cluster.num_devices
+        if tables * devices <= MANY:
+            return PIECES
+        return PIECES[1:] if tables >= CROWDED * devices else PIECES[:1]
 
     def _menu(self, stats: TableStats, cluster: Cluster) -> Menu:
         return menu_of(stats, self.profile, cluster, self.cost, self._homes(stats, cluster))

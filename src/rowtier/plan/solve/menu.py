@@ -30,6 +30,7 @@ from rowtier.cost.terms import terms_on_basis
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.touch import Bags, basis_of
 from rowtier.cost.tree import tree_of
+from rowtier.plan.solve.homes import best_homes
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 
@@ -159,22 +160,20 @@ class Menu:
 
     def least(self, prices: Floats) -> tuple[float, int]:
         """The least that the table costs at these prices, and the line of g it lies on."""
-        priced = self.seconds + (self.memory_bytes @ prices)[:, None]
-        rows = priced[self.by_sums == 0].min(axis=0, initial=np.inf)
-        if not len(self.lines):
-            return float(rows @ self.widths), 0
-        sums = priced[self.by_sums == 1].min(axis=0)
-        costs = np.minimum(rows, sums + self.lines[:, 1:] * self.mass) @ self.widths
-        costs = costs + self.lines[:, 0]
-        line = int(np.argmin(costs))
-        return float(costs[line]), line
+        cost, line, _, _ = self.best(prices)
+        return cost, line
 
-    def choose(self, prices: Floats, line: int) -> Ints:
+    def best(self, prices: Floats) -> tuple[float, int, Ints, Floats]:
+        """The same, the best home of every bucket, and the rows that each home gets."""
+        paid = self.memory_bytes @ prices
+        cost, line, choice, rows = best_homes(
+            self.seconds, paid, self.by_sums, self.widths, self.mass, self.lines
+        )
+        return cost, line, choice, rows
+
+    def choose(self, prices: Floats) -> Ints:
         """The best home of every bucket."""
-        priced = self.seconds + (self.memory_bytes @ prices)[:, None]
-        if len(self.lines):
-            priced = priced + self.by_sums[:, None] * (self.lines[line, 1] * self.mass)
-        return np.asarray(priced.argmin(axis=0))
+        return self.best(prices)[2]
 
     def runs(
         self, choice: Ints, offset: int, first: int = 0, last: int | None = None
@@ -204,10 +203,6 @@ class Menu:
     def without_owners(self) -> Menu:
         """The same menu for a table that needs none."""
         return self.only(1 - self.owned)
-
-    def used_bytes(self, choice: Ints) -> Floats:
-        """Bytes of each memory for one device, on average, of a choice."""
-        return np.asarray(self.widths @ self.memory_bytes[choice])
 
 
 def menu_of(

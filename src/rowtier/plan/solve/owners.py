@@ -31,7 +31,7 @@ from rowtier.profile.curve import Floats
 
 LEAST_GAIN = 2e-5  # of a step; less is not worth another band
 TRIALS = 60  # of cuts
-KICKS = 30  # of what the search has settled in
+KICKS = 40  # of what the search has settled in
 _PIECES_TRIED = 3  # of a device at a peak, to be cut
 _STEPS = 40  # moves and swaps per device, at most
 _DEPTH = 4  # of halving a piece that has no room

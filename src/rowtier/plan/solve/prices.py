@@ -36,10 +36,10 @@ def at_prices(menus: list[Menu], capacity: Floats, prices: Floats) -> Priced:
     """What every table chooses at given prices, and the bound that follows."""
     total, choices, used = 0.0, [], np.zeros(len(capacity))
     for menu in menus:
-        cost, line = menu.least(prices)
+        cost, _, choice, rows = menu.best(prices)
         total += cost
-        choices.append(menu.choose(prices, line))
-        used += menu.used_bytes(choices[-1])
+        choices.append(choice)
+        used += rows @ menu.memory_bytes
     return Priced(prices, total - float(prices @ capacity), choices, used)
 
 

@@ -18,7 +18,7 @@ from rowtier.plan.solve.owners import Owners
 from rowtier.plan.solve.prices import Priced
 from rowtier.plan.solve.refill import joined, refill, tidied
 from rowtier.plan.solve.shares import MULTIPLES, Course
-from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
 
 MOST_WITHOUT_OWNER = 24
@@ -36,55 +36,45 @@ class Maker:
 
     def bands(self, menus: list[Menu], priced: Priced, pieces: float) -> Bands | None:
         """The bands that were chosen; a table that finds no owner goes without one."""
-        menus, choices = list(menus), list(priced.choices)
+        prices = priced.prices
+        courses = [
+            Course(menu, choice, index, prices, self.profile, self.cluster, self.cost)
+            for index, (menu, choice) in enumerate(zip(menus, priced.choices, strict=True))
+        ]
+        for course in courses:
+            self._pin(course)
         for _ in range(MOST_PASSES):
-            for index in self._not_worth_it(menus, choices, priced.prices, pieces):
-                self._without_owner(index, menus, choices, priced)
+            not_worth_it = self._not_worth_it(courses, pieces)
+            for index in not_worth_it:
+                courses[index] = courses[index].without_owners()
+            if not not_worth_it:
+                break
         for _ in range(MOST_WITHOUT_OWNER):
-            found = self._try(menus, choices, priced.prices, pieces)
+            found = self._try(courses, prices, pieces)
             if not isinstance(found, int):
                 return found
-            if menus[found].owned.all():
+            if courses[found].menu.owned.all():
                 return None
-            self._without_owner(found, menus, choices, priced)
+            courses[found] = courses[found].without_owners()
         return None
 
-    def _without_owner(
-        self, index: int, menus: list[Menu], choices: list[Ints], priced: Priced
-    ) -> None:
-        menus[index] = menus[index].without_owners()
-        choices[index] = menus[index].choose(priced.prices, 0)
-
-    def _not_worth_it(
-        self, menus: list[Menu], choices: list[Ints], prices: Floats, pieces: float
-    ) -> list[int]:
+    def _not_worth_it(self, courses: list[Course], pieces: float) -> list[int]:
         """Tables that gain less by having owners than cutting them among owners costs."""
-        courses = [
-            self._course(menu, choice, index, prices)
-            for index, (menu, choice) in enumerate(zip(menus, choices, strict=True))
-            if menu.owned[choice].any() and not menu.owned.all()
-        ]
+        owned = [course for course in courses if course.owned.any() and not course.menu.owned.all()]
         found = []
-        for course, cut in zip(courses, cut_tables(courses, pieces, self.cluster), strict=True):
-            menu = course.menu
-            if cut.overhead_s:
-                gain_s = menu.without_owners().least(prices)[0] - menu.least(prices)[0]
-                if cut.overhead_s > gain_s:
-                    found.append(course.index)
+        for course, cut in zip(owned, cut_tables(owned, pieces, self.cluster), strict=True):
+            if cut.overhead_s and cut.overhead_s > course.gain_s:
+                found.append(course.index)
         return found
 
-    def _try(
-        self, menus: list[Menu], choices: list[Ints], prices: Floats, pieces: float
-    ) -> Bands | int | None:
+    def _try(self, courses: list[Course], prices: Floats, pieces: float) -> Bands | int | None:
         """The bands, the index of a table that found no owner, or None if rows do not fit."""
         room = Room(self.cluster, self.options.reserved)
         bands: dict[str, list[Band]] = {}
-        courses: list[Course] = []
-        for index, (menu, choice) in enumerate(zip(menus, choices, strict=True)):
-            table, runs = menu.stats.table, list(menu.runs(choice, offset=index))
+        for course in courses:
+            self._pin(course)  # anew, as dealing out pins tables that belong together
+            table, runs = course.menu.stats.table, course.menu.runs(course.choice, course.index)
             bands[table.name] = [band for band, owned in runs if not owned]
-            if any(owned for _, owned in runs):
-                courses.append(self._course(menu, choice, index, prices))
             for band in bands[table.name]:
                 needed = band_bytes(table, band, self.cluster)
                 if not room.fits(needed, band.tier):
@@ -93,8 +83,8 @@ class Maker:
         worth_s = self._worth_s(room, prices) * MULTIPLES
         memory_s = self._even_memory_s(bands)[:, None] - worth_s
         owners = Owners(self.cluster, room.copy(), memory_s)
-        cuts = cut_tables(courses, pieces, self.cluster)
-        without = owners.deal(cuts)
+        owned = [course for course in courses if course.owned.any()]
+        without = owners.deal(cut_tables(owned, pieces, self.cluster))
         if without is not None:
             return without
         owners.level()
@@ -112,12 +102,10 @@ class Maker:
     def _slowest(self) -> str:
         return self.cluster.device.tiers[-1].name
 
-    def _course(self, menu: Menu, choice: Ints, index: int, prices: Floats) -> Course:
-        wanted, name = self.options.constraints, menu.stats.table.name
-        course = Course(menu, choice, index, prices, self.profile, self.cluster, self.cost)
+    def _pin(self, course: Course) -> None:
+        wanted, name = self.options.constraints, course.menu.stats.table.name
         course.owner, course.whole = wanted.device(name), wanted.one_owner(name)
         course.group, course.tier = wanted.group(name), wanted.pin(name).tier
-        return course
 
     def _worth_s(self, room: Room, prices: Floats) -> float:
         """What the memory that a device has left for its own rows is worth at these prices."""

@@ -64,6 +64,16 @@ class Course:
     tier: str | None = None  # if it is decided already
     group: int | None = None  # tables that have one owner together
 
+    def without_owners(self) -> Course:
+        """The same table, where no row has one owner."""
+        menu = self.menu.without_owners()
+        return replace(self, menu=menu, choice=menu.choose(self.prices))
+
+    @property
+    def gain_s(self) -> float:
+        """What owners save, while no device has more to do than others."""
+        return self.menu.without_owners().least(self.prices)[0] - self.menu.least(self.prices)[0]
+
     @cached_property
     def owned(self) -> Floats:
         """1 for the buckets whose home has one owner."""
