@@ -51,6 +51,16 @@ def _plans(size: str, name: str, options: str) -> tuple[Own, Own]:
     )  # fmt: skip
 
 
+def _speedups(title: str, name: str) -> tuple[Own, Own]:
+    about = f"memory time per access of the slowest device, {title}, tables split, by the model"
+    baseline = "the best of RecShard's three greedy placements"
+    return (
+        Own("Planning", f"{about}, median of ten seeds", baseline, "recshard",
+            f"{name}_speedup_median"),
+        Own("Planning", f"{about}, the worst of ten", baseline, "recshard", f"{name}_speedup_min"),
+    )  # fmt: skip
+
+
 OWN: Sequence[Own] = (
     *_plans("397x16", "397x16_split", "recshard, tables may be split"),
     *_plans("397x16", "397x16_unsplit", "recshard, whole tables"),
@@ -58,10 +68,20 @@ OWN: Sequence[Own] = (
     *_plans("5000x1024", "5000x1024", "recshard, tables may be split"),
     Own("Planning", "time over the best of HiGHS after 60 s, RM1 to RM3 and a fat RM2",
         "the mixed-integer program", "recshard", "worse_than_highs_max", "%"),
+    *_speedups("RM2", "rm2"),
+    *_speedups("RM3", "rm3"),
     Own("Planning", "gap to the bound, 397 tables × 16 devices, joint",
         "a bound on every plan", "plan_scale", "joint_gap_397x16", "%"),
     Own("Planning", "CPU time, 397 tables × 16 devices, joint", "", "plan_scale",
         "joint_seconds_397x16", "s"),
+    Own("Planning", "gap to the bound, 1000 tables × 128 devices, joint, the worst of four",
+        "a bound on every plan", "plan_scale", "joint_gap_1000x128", "%"),
+    Own("Planning", "CPU time, 1000 tables × 128 devices, joint", "", "plan_scale",
+        "joint_seconds_1000x128", "s"),
+    Own("Planning", "gap to the bound, 5000 tables × 1024 devices, joint, the worst of two",
+        "a bound on every plan", "plan_scale", "joint_gap_5000x1024", "%"),
+    Own("Planning", "CPU time, 5000 tables × 1024 devices, joint", "", "plan_scale",
+        "joint_seconds_5000x1024", "s"),
     Own("Planner against TorchRec's", "slowest device by TorchRec's own estimator, the worst of "
         "instances that its planner solved", "TorchRec's planner", "torchrec_planner",
         "worst_score_ratio"),

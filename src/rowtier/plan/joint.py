@@ -30,7 +30,15 @@ from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
 from rowtier.plan.solve.menu import Home, Menu, homes_of, memories, menu_of
 from rowtier.plan.solve.pack import packed
-from rowtier.plan.solve.prices import Bound, Priced, at_prices, best_prices, least_latency_s
+from rowtier.plan.solve.prices import (
+    LEAST_WORTH,
+    Bound,
+    Priced,
+    at_prices,
+    best_prices,
+    least_latency_s,
+    scarcity_prices,
+)
 from rowtier.plan.solve.realise import Maker
 from rowtier.plan.solve.refill import tidied
 from rowtier.plan.solve.small import Search
@@ -44,7 +52,6 @@ CROWDED = 16  # tables per device; from there on, more pieces are better
 WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
 STARTS = 2  # of the search through small problems
 WORTH_CUTTING = 5e-6  # of a step, that the search must save with every band it adds
-LEAST_WORTH = 1e-6  # of a step, that memory must be worth to be scarce
 SLOWEST = 4.0**8  # how many times slower than it is a link with a limit may look
 
 
@@ -141,7 +148,9 @@ class Problem:
         """What prices lead to; with less memory if, row by row, it does not fit quite."""
         for slack in SLACKS:
             choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
-            made = [maker.bands(menus, choice, pieces) for pieces in self._pieces]
+            fast = len(self.cluster.device.tiers) - 1
+            scarce = scarcity_prices(menus, capacity, choice, fast)
+            made = [maker.bands(menus, choice, scarce, pieces) for pieces in self._pieces]
             if any(bands is not None for bands in made):
                 return self.priced_candidates(bands for bands in made if bands is not None)
         return []

@@ -15,6 +15,8 @@ from rowtier.profile.profile import Profile
 
 _HALVINGS = 12  # to 2.4e-4 of the price; what is left of memory is filled afterwards
 _ROUNDS = 2
+_HALVED = 5  # times that memory is halved to see when it becomes scarce
+LEAST_WORTH = 1e-6  # of a step, that memory must be worth to be scarce
 _TIE = 1e-9  # of what a byte is worth: memory is not taken for nothing
 
 
@@ -71,6 +73,26 @@ def best_prices(menus: list[Menu], capacity: Floats) -> tuple[Priced, Bound]:
         for memory in full:
             found, bound = _raise_price(menus, capacity, found, memory, worth, bound)
     return found, bound
+
+
+def scarcity_prices(menus: list[Menu], capacity: Floats, priced: Priced, fast: int) -> Floats:
+    """Prices at which the first `fast` memories would be scarce, where they are not.
+
+    What all devices have room for together, one of them may not have room for.
+    """
+    prices = priced.prices.copy()
+    least, less = LEAST_WORTH * priced.bound, capacity.copy()
+    plenty = [m for m in range(fast) if priced.prices[m] * capacity[m] <= least]
+    for _ in range(_HALVED if plenty else 0):
+        less[:fast] /= 2
+        found = best_prices(menus, less)[0]
+        for memory in list(plenty):
+            if found.prices[memory] * capacity[memory] > least:
+                prices[memory] = found.prices[memory]
+                plenty.remove(memory)
+        if not plenty:
+            break
+    return prices
 
 
 def least_latency_s(profile: Profile, cluster: Cluster, cost: CostOptions) -> float:

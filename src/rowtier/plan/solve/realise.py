@@ -34,11 +34,16 @@ class Maker:
     options: PlanOptions
     cost: CostOptions
 
-    def bands(self, menus: list[Menu], priced: Priced, pieces: float) -> Bands | None:
-        """The bands that were chosen; a table that finds no owner goes without one."""
-        prices = priced.prices
+    def bands(
+        self, menus: list[Menu], priced: Priced, scarce: Floats, pieces: float
+    ) -> Bands | None:
+        """The bands that were chosen; a table that finds no owner goes without one.
+
+        `scarce` are prices at which owners run out of memory.
+        """
+        facts = (priced.prices, scarce, self.profile, self.cluster, self.cost)
         courses = [
-            Course(menu, choice, index, prices, self.profile, self.cluster, self.cost)
+            Course(menu, choice, index, *facts)
             for index, (menu, choice) in enumerate(zip(menus, priced.choices, strict=True))
         ]
         for course in courses:
@@ -50,7 +55,7 @@ class Maker:
             if not not_worth_it:
                 break
         for _ in range(MOST_WITHOUT_OWNER):
-            found = self._try(courses, prices, pieces)
+            found = self._try(courses, scarce, pieces)
             if not isinstance(found, int):
                 return found
             if courses[found].menu.owned.all():
@@ -67,7 +72,7 @@ class Maker:
                 found.append(course.index)
         return found
 
-    def _try(self, courses: list[Course], prices: Floats, pieces: float) -> Bands | int | None:
+    def _try(self, courses: list[Course], scarce: Floats, pieces: float) -> Bands | int | None:
         """The bands, the index of a table that found no owner, or None if rows do not fit."""
         room = Room(self.cluster, self.options.reserved)
         bands: dict[str, list[Band]] = {}
@@ -80,7 +85,7 @@ class Maker:
                 if not room.fits(needed, band.tier):
                     return None
                 room.take(needed, band.tier)
-        worth_s = self._worth_s(room, prices) * MULTIPLES
+        worth_s = self._worth_s(room, scarce) * MULTIPLES
         memory_s = self._even_memory_s(bands)[:, None] - worth_s
         owners = Owners(self.cluster, room.copy(), memory_s)
         owned = [course for course in courses if course.owned.any()]

@@ -56,6 +56,7 @@ class Course:
     choice: Ints
     index: int  # of the table
     prices: Floats  # of a byte of each memory
+    scarce: Floats  # the same where one device may run out of it
     profile: Profile
     cluster: Cluster
     cost: CostOptions
@@ -91,7 +92,7 @@ class Course:
     def _priced_memory_s(self) -> Floats:
         """Time of a row in its best memory and what that costs, by price and bucket."""
         menu, found = self.menu, np.zeros((len(MULTIPLES), len(self.choice)))
-        paid = (menu.memory_bytes @ self.prices)[:, None] * MULTIPLES
+        paid = (menu.memory_bytes @ self.scarce)[:, None] * MULTIPLES
         priced = menu.memory_s[:, None] + paid[:, :, None]
         ways = [home.way for home in menu.homes]
         for way in {ways[index] for index in np.unique(self.choice)}:
@@ -124,7 +125,7 @@ class Course:
         menu, devices, node = self.menu, self.cluster.num_devices, node_size(self.cluster)
         rows, buckets = self.owned * menu.widths, np.arange(len(self.choice))
         memory_s = float(menu.memory_s[self.choice, buckets] @ rows) * devices
-        paid_s = float((menu.memory_bytes @ self.prices)[self.choice] @ rows) * devices
+        paid_s = float((menu.memory_bytes @ self.scarce)[self.choice] @ rows) * devices
         ids_s, mass = self._sums[:2, -1]
         sums_s = node_sums_seconds(
             menu.stats, self.profile, self.cluster, self.cost, min(mass, 1.0)
