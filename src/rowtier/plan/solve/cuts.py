@@ -2,8 +2,8 @@
 
 Cutting a table by columns repeats its ids; cutting it by rows repeats partial sums, if a sample
 has several lookups. Both together may be the cheapest, or all devices of a node that add their
-sums up before they leave it. What a cut adds to a step is weighed
-against what pieces that are too large for one device add to its peaks.
+sums up before they leave it. What a cut adds to a step is weighed against what pieces that are
+too large for one device add to its peaks.
 """
 
 from __future__ import annotations

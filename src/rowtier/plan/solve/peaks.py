@@ -62,7 +62,7 @@ def summed_up(busy: Floats, levels: int) -> Floats:
 def norms_of(load: Load, squarings: int) -> Norms:
     """The norms, and their slopes."""
     busy, levels, devices = load.busy, load.levels, len(load.busy)
-    mean, power = np.zeros(2 * levels), 2.0**squarings
+    mean, exponent = np.zeros(2 * levels), 2.0**squarings
     for device in range(devices):
         for way in range(2 * levels):
             mean[way] += busy[device, way] / devices
@@ -74,12 +74,12 @@ def norms_of(load: Load, squarings: int) -> Norms:
             scale[kind] = max(scale[kind], seconds[device])
         powers = 0.0
         for device in range(devices):
-            powers += _power(seconds[device] / scale[kind], squarings)
+            powers += power(seconds[device] / scale[kind], squarings)
         for place in range(_SOURCES):
             highest[kind, place] = np.argmax(seconds)
             seconds[highest[kind, place]] = -np.inf
-        norm = scale[kind] * max(powers, 1.0) ** (1 / power)
-        worth[kind] = norm / (max(powers, 1.0) * power)
+        norm = scale[kind] * max(powers, 1.0) ** (1 / exponent)
+        worth[kind] = norm / (max(powers, 1.0) * exponent)
         total += norm
     return Norms(scale, worth, mean, squarings, highest, total)
 
@@ -212,15 +212,15 @@ def _height(busy: Floats, less: Floats, more: Floats, norms: Norms, most: float)
         ids_s = busy[ids] - less[ids] + more[ids]
         sums_s = busy[sums] - less[sums] + more[sums]
         links_s = _links(ids_s, sums_s, norms.mean[ids], norms.mean[sums])
-        height += norms.worth[ids] * _power(links_s / norms.scale[ids], norms.squarings)
+        height += norms.worth[ids] * power(links_s / norms.scale[ids], norms.squarings)
     memory_s, slope = -np.inf, norms.worth[levels]
     for price in range(2 * levels, len(busy)):
         memory_s = max(memory_s, busy[price] - less[price] + more[price])
         if price == 2 * levels:  # the true one, which mostly is close to the largest
-            found = height + slope * _power(memory_s / norms.scale[levels], norms.squarings)
+            found = height + slope * power(memory_s / norms.scale[levels], norms.squarings)
             if found > most:
                 return np.inf
-    return float(height + slope * _power(memory_s / norms.scale[levels], norms.squarings))
+    return float(height + slope * power(memory_s / norms.scale[levels], norms.squarings))
 
 
 @compiled
@@ -229,8 +229,9 @@ def _links(ids_s: float, sums_s: float, mean_ids_s: float, mean_sums_s: float) -
 
 
 @compiled
-def _power(value: float, squarings: int) -> float:
-    value = max(value, 0.0)
+def power(value: float, squarings: int) -> float:
+    """value^(2^squarings) of what is about 1: up to 8, and 8 squarings, without overflow."""
+    value = min(max(value, 0.0), 8.0)
     for _ in range(squarings):
         value *= value
     return value
