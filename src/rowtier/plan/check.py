@@ -2,7 +2,7 @@
 
 Every (row, column) of every table covered exactly once per scope group, every member
 and tier exists, every capacity holds, and the row order names each touched row once.
-Plain loops and whole numbers on purpose: this is the part that must be easy to trust.
+Plain sums of whole numbers on purpose: this is the part that must be easy to trust.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.errors import Mistake
 from rowtier.plan.plan import Plan
+from rowtier.profile.curve import Ints
 from rowtier.tables import Table
 from rowtier.units import show_bytes
 
@@ -28,12 +29,16 @@ def find_mistakes(plan: Plan) -> Iterator[Mistake]:
         if name not in tables:
             yield Mistake(f"tables.{name}", None, "the profile has no such table; drop it")
     placeable = True
+    tiers = [
+        [tier.name for tier in plan.cluster.tiers_of(holder)]
+        for holder in range(plan.cluster.num_holders)
+    ]
     for name, table in tables.items():
         if name not in plan.bands:
             yield Mistake("tables", name, "the table has no bands; every table needs a home")
             continue
         for index, band in enumerate(plan.bands[name]):
-            for mistake in _band_mistakes(band, table, plan.cluster):
+            for mistake in _band_mistakes(band, table, plan.cluster, tiers):
                 placeable = False
                 yield mistake.below(f"tables.{name}[{index}]")
         yield from _cover_mistakes(plan.bands[name], table)
@@ -42,7 +47,9 @@ def find_mistakes(plan: Plan) -> Iterator[Mistake]:
         yield from _capacity_mistakes(plan, tables)
 
 
-def _band_mistakes(band: Band, table: Table, cluster: Cluster) -> Iterator[Mistake]:
+def _band_mistakes(
+    band: Band, table: Table, cluster: Cluster, tiers: list[list[str]]
+) -> Iterator[Mistake]:
     if band.stop > table.num_embeddings:
         yield Mistake("stop", band.stop, f"the table has {table.num_embeddings} rows")
     if band.columns is not None and band.columns[1] > table.embedding_dim:
@@ -64,7 +71,7 @@ def _band_mistakes(band: Band, table: Table, cluster: Cluster) -> Iterator[Mista
         )
         return
     for member in members:
-        names = [tier.name for tier in cluster.tiers_of(group[member])]
+        names = tiers[group[member]]
         if band.tier not in names:
             where = cluster.holder_name(group[member])
             yield Mistake("tier", band.tier, f"{where} has no such tier; it has {', '.join(names)}")
@@ -129,15 +136,18 @@ def _order_mistakes(plan: Plan) -> Iterator[Mistake]:
 
 def _capacity_mistakes(plan: Plan, tables: dict[str, Table]) -> Iterator[Mistake]:
     cluster = plan.cluster
-    used: dict[tuple[int, str], int] = defaultdict(int)
+    most = sum(tables[name].stored_bytes for name in plan.bands if name in tables)
+    whole = np.int64 if most * cluster.num_devices < 2**62 else object  # Python's have no limit
+    used = {tier: np.zeros(cluster.num_holders, dtype=whole) for tier in cluster.tier_names}
     for name, bands in plan.bands.items():
         if name not in tables:
             continue
         for band in bands:
-            for holder, rows in _rows_by_holder(band, cluster):
-                used[holder, band.tier] += rows * _bytes_per_row(tables[name], band)
+            for holders, rows in _rows_by_holder(band, cluster, whole):
+                used[band.tier][holders] += rows * _bytes_per_row(tables[name], band)
     pooled: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for (holder, tier_name), amount in used.items():
+    for holder, tier_name in sorted((int(h), t) for t in used for h in np.flatnonzero(used[t])):
+        amount = int(used[tier_name][holder])
         tier = next(t for t in cluster.tiers_of(holder) if t.name == tier_name)
         place = cluster.holder_name(holder)
         if tier.shared_by is not None:
@@ -155,21 +165,21 @@ def _capacity_mistakes(plan: Plan, tables: dict[str, Table]) -> Iterator[Mistake
             )
 
 
-def _rows_by_holder(band: Band, cluster: Cluster) -> Iterator[tuple[int, int]]:
+def _rows_by_holder(band: Band, cluster: Cluster, whole: type) -> Iterator[tuple[Ints, Ints]]:
+    """The holders of each copy, and how many rows each of them has."""
     level = cluster.level_of(band.scope)
-    members = band.member_list(cluster.group_size(level))
+    members = list(band.member_list(cluster.group_size(level)))
     count, total = len(members), band.stop - band.start
+    position: Ints = np.arange(count).astype(whole)
+    if band.order == "blocks":
+        block = -(-total // count)
+        rows = np.clip(total - position * block, 0, block)
+    else:
+        # ranks start + position − offset, then every `count`-th one
+        first = (position - band.offset) % count
+        rows = np.maximum(0, -(-(total - first) // count))
     for group in range(cluster.num_groups(level)):
-        holders = cluster.members(level, group)
-        for position, member in enumerate(members):
-            if band.order == "blocks":
-                block = -(-total // count)
-                rows = max(0, min(block, total - position * block))
-            else:
-                # ranks start + position − offset, then every `count`-th one
-                first = (position - band.offset) % count
-                rows = len(range(first, total, count))
-            yield holders[member], rows
+        yield np.array(cluster.members(level, group), dtype=np.int64)[members], rows
 
 
 def _bytes_per_row(table: Table, band: Band) -> int:

@@ -47,9 +47,11 @@ def find_room(
     table: Table, holders: Sequence[int], room: Room, cluster: Cluster
 ) -> tuple[int, str]:
     """The fastest tier with room for a whole table, on the first of the holders that has it."""
+    needed = table.stored_bytes
     for tier in cluster.tier_names:
+        enough = room.free_on(tier) >= needed
         for holder in holders:
-            if room.free_bytes(holder, tier) >= table.stored_bytes:
+            if enough[holder]:
                 return holder, tier
     most = max(room.free_bytes(h, t) for h in holders for t in cluster.tier_names)
     raise InfeasibleError(

@@ -47,8 +47,7 @@ from rowtier.profile.profile import Profile, TableStats
 
 SLACKS = (1.0, 0.95)  # of memory that prices may fill, the first with which all rows fit
 PIECES = (2.0, 3.0)  # per device: more are easier to level, but repeat ids or sums
-MANY = 2_000  # tables × devices; above, only one of `PIECES` is tried
-CROWDED = 16  # tables per device; from there on, more pieces are better
+MANY = 2_000  # tables × devices; above, only the first of `PIECES` is tried
 WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
 STARTS = 2  # of the search through small problems
 WORTH_CUTTING = 5e-6  # of a step, that the search must save with every band it adds
@@ -157,10 +156,8 @@ class Problem:
 
     @property
     def _pieces(self) -> tuple[float, ...]:
-        tables, devices = len(self.profile.stats), self.cluster.num_devices
-        if tables * devices <= MANY:
-            return PIECES
-        return PIECES[1:] if tables >= CROWDED * devices else PIECES[:1]
+        many = len(self.profile.stats) * self.cluster.num_devices > MANY
+        return PIECES[:1] if many else PIECES
 
     def _menu(self, stats: TableStats, cluster: Cluster) -> Menu:
         return menu_of(stats, self.profile, cluster, self.cost, self._homes(stats, cluster))

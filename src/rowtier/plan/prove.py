@@ -22,7 +22,7 @@ from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 
-MASSES = np.concatenate(([0.0], np.geomspace(1e-6, 1.0, 97)))
+MASSES = np.concatenate(([0.0], np.geomspace(1e-6, 1.0, 400)))
 
 
 def proved_s(plan: Plan) -> float | None:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +35,15 @@ from rowtier.plan.solve.homes import best_homes
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 
-CHORDS = 24
+GRID = np.concatenate(([0.0], np.geomspace(1e-5, 1.0, 64)))  # of mass
+
+
+class Cutting(NamedTuple):
+    """Into how many parts rows with owners are cut, and whether a node has each of them."""
+
+    rows: int
+    columns: int
+    node: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,6 +213,11 @@ class Menu:
         """The same menu for a table that needs none."""
         return self.only(1 - self.owned)
 
+    def when_cut(self, columns: int, lines: Floats) -> Menu:
+        """The same menu if owners have parts of the columns each, and sums cost what lines say."""
+        asking_s = (self.seconds - self.memory_s) * (self.by_sums * self.owned)[:, None]
+        return replace(self, seconds=self.seconds + (columns - 1) * asking_s, lines=lines)
+
 
 def menu_of(
     stats: TableStats,
@@ -221,7 +235,8 @@ def menu_of(
     if homes is None:
         homes = homes_of(stats.table.pooling != "none", cluster)
     basis = basis_of(p, lookups, tree_of(cluster).sizes)
-    seconds, memory_s, used = [], [], np.zeros((len(homes), len(memories(cluster))))
+    kinds = len(cluster.device.tiers) + sum(len(server.tiers) for server in cluster.servers)
+    seconds, memory_s, used = [], [], np.zeros((len(homes), kinds))
     for index, home in enumerate(homes):
         terms = terms_on_basis(home.band, stats.table, basis, cluster, options)
         seconds.append(terms.step_s(options.overlap))
@@ -268,9 +283,9 @@ def level_shares(cluster: Cluster, options: CostOptions) -> Floats:
 
 
 def node_sums_seconds(
-    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, mass: float
+    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, mass: Floats
 ) -> Floats:
-    """Seconds by level of each device of a node that has rows of this mass and adds up their sums.
+    """Seconds by level (row) of each device of a node that has rows of this mass (column).
 
     Sums that are for readers elsewhere are added up inside the node and sent on once, each device
     for the readers that have its own place.
@@ -279,9 +294,9 @@ def node_sums_seconds(
     amount = stats.table.row_bytes * profile.batch_size * (2 if options.training else 1)
     rate, size = link_s_per_byte(tree, options.exchange_efficiency), np.array(tree.sizes)
     below, above = size[:-1], size[1:]
-    sums = Bags.of(stats).sums(mass * np.minimum(below / node, 1.0))
-    each = tree.devices / above * (above / below - 1) * sums * np.maximum(below / node, 1.0)
-    return np.asarray(amount * rate * each)
+    sums = Bags.of(stats).sums(np.multiply.outer(np.minimum(below / node, 1.0), mass))
+    each = tree.devices / above * (above / below - 1) * np.maximum(below / node, 1.0)
+    return np.asarray((amount * rate * each)[:, None] * sums)
 
 
 def node_size(cluster: Cluster) -> int:
@@ -290,9 +305,25 @@ def node_size(cluster: Cluster) -> int:
     return sizes[0] if sizes else 1
 
 
+def cut_lines(
+    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, cutting: Cutting
+) -> Floats:
+    """Lines below what sums cost a device on average, if rows are cut and each part has an owner.
+
+    Or a node that adds sums up. Each of the parts has the same share of the mass.
+    """
+    facts = (stats, profile, cluster, options, GRID / cutting.rows)
+    if not cutting.node:
+        return _through(cutting.rows * sums_seconds(*facts))
+    sums_s = node_sums_seconds(*facts).sum(axis=0) * node_size(cluster) / cluster.num_devices
+    return _through(cutting.rows * sums_s)
+
+
 def _lines(stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions) -> Floats:
+    return _through(sums_seconds(stats, profile, cluster, options, GRID))
+
+
+def _through(cost: Floats) -> Floats:
     """The lines through neighbouring points of g: none of them is above g between its points."""
-    grid = np.concatenate(([0.0], np.geomspace(1e-5, 1.0, CHORDS)))
-    cost = sums_seconds(stats, profile, cluster, options, grid)
-    slopes = np.diff(cost) / np.diff(grid)
-    return np.stack([cost[:-1] - slopes * grid[:-1], slopes], axis=1)
+    slopes = np.diff(cost) / np.diff(GRID)
+    return np.stack([cost[:-1] - slopes * GRID[:-1], slopes], axis=1)

@@ -1,20 +1,21 @@
 """Owners of rows that lie on one device: dealt out, and levelled.
 
 The heaviest piece (shares.py) is given first, to where the peaks of memory, ids and sums rise
-the least; then pieces are moved and swapped away from the peaks (peaks.py), and where that does
-not help any more, they are cut. Which memory of its owner a row lies in is decided afterwards, by
-filling: here memory is paid for, so that a device that has more to fill is busier.
+the least; then pieces are moved and swapped away from the peaks (peaks.py). Where that does not
+help any more, tables are cut in other ways (cuts.py), and pieces at the peaks in two. Which memory
+of its owner a row lies in is decided afterwards, by filling: here memory is paid for, so that a
+device that has more to fill is busier.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from rowtier.cluster import Cluster
-from rowtier.cost.memory import Room, band_bytes
+from rowtier.cost.memory import Room
 from rowtier.plan.solve.cuts import Cut
 from rowtier.plan.solve.peaks import (
     SQUARINGS,
@@ -26,10 +27,13 @@ from rowtier.plan.solve.peaks import (
     shake,
     summed_up,
 )
-from rowtier.plan.solve.shares import Piece
+from rowtier.plan.solve.shares import Course, Piece
 from rowtier.profile.curve import Floats
 
 LEAST_GAIN = 2e-5  # of a step; less is not worth another band
+WAYS_TRIED = 150  # to cut tables
+TRIED_ON_ALL = 30_000  # the same times devices
+ROUNDS = 4  # over all of them
 TRIALS = 60  # of cuts
 KICKS = 40  # of what the search has settled in
 _PIECES_TRIED = 3  # of a device at a peak, to be cut
@@ -46,6 +50,7 @@ class Owners:
     memory_s: Floats  # device, price: what the pieces' memory is added to
     pieces: list[Piece] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
+    courses: dict[int, Course] = field(default_factory=dict)  # by table
 
     def __post_init__(self) -> None:
         ways = 2 * len(self.cluster.levels) + self.memory_s.shape[1]
@@ -58,18 +63,19 @@ class Owners:
 
         Returns the index of a table that there is no room for, if there is one.
         """
-        units: dict[object, tuple[list[Piece], Cut]] = {}
+        units: dict[object, list[Piece]] = {}
         for cut in cuts:
-            for number, piece in enumerate(cut.pieces):
-                key: object = (piece.course.index, 0 if piece.node else number)
-                if piece.course.group is not None:
-                    key = piece.course.group
-                units.setdefault(key, ([], cut))[0].append(piece)
-        weight = {key: sum(one.weight for one in unit) for key, (unit, _) in units.items()}
+            self.courses[cut.course.index] = cut.course
+            for number, unit in enumerate(_units(cut)):
+                key: object = (cut.course.index, number)
+                if cut.course.group is not None:
+                    key = cut.course.group
+                units.setdefault(key, []).extend(unit)
+        weight = {key: sum(one.weight for one in unit) for key, unit in units.items()}
         for key in sorted(units, key=lambda key: -weight[key]):
-            unit, cut = units[key]
+            unit = units[key]
             if unit[0].node:
-                given = self._give_node(unit) or all(self._give(p, _DEPTH) for p in cut.instead)
+                given = self._give_node(unit) or self._give(replace(unit[0], place=None), _DEPTH)
             else:
                 given = self._give(unit[0], _DEPTH) if len(unit) == 1 else self._give_all(unit)
             if not given:
@@ -78,19 +84,11 @@ class Owners:
 
     def _give_node(self, unit: list[Piece]) -> bool:
         """Give each device of a node one of the pieces, where the peaks rise the least."""
-        size, table = len(unit), unit[0].course.menu.stats.table
-        order = self._by_load(unit[0])
-        for first in dict.fromkeys(device // size * size for device in order):
-            room = self.room.copy()
-            for band in unit[0].bands(first):
-                needed = band_bytes(table, band, self.cluster)
-                if not room.fits(needed, band.tier):
-                    break
-                room.take(needed, band.tier)
-            else:
-                self.room = room
+        size = len(unit)
+        for first in dict.fromkeys(device // size * size for device in self._by_load(unit[0])):
+            if all(self._fit([piece], first + place) for place, piece in enumerate(unit)):
                 for place, piece in enumerate(unit):
-                    self._put(piece, first + place)
+                    self._add(piece, first + place)
                 return True
         return False
 
@@ -154,13 +152,14 @@ class Owners:
         self.owners.append(owner)
         self.busy[owner] += piece.busy
 
-    def level(self) -> None:
-        """Lower the peaks until neither moves, nor swaps, nor cuts of pieces help."""
+    def level(self, ways: Sequence[Sequence[Cut]] = ()) -> None:
+        """Lower the peaks until neither moves, nor swaps, nor other ways to cut tables help."""
         if not self.pieces or self.cluster.num_devices == 1:
             return
         load = Load(self.busy, self._free_bytes(), len(self.cluster.levels))
         for squarings in SQUARINGS:
             self._swap(load, squarings)
+        self._cut_otherwise(load, [cuts for cuts in ways if len(cuts) > 1])
         tried = TRIALS
         while tried > 0:
             used, helped = self._cut(load, tried)
@@ -168,6 +167,73 @@ class Owners:
                 break
             tried -= used
         self._swap(load, SQUARINGS[-1], kicks=KICKS)
+
+    def _cut_otherwise(self, load: Load, ways: Sequence[Sequence[Cut]]) -> None:
+        """Cut tables in other ways, one after the other, where that lowers the peaks."""
+        squarings = SQUARINGS[-1]
+        now = {cuts[0].course.index: cuts[0] for cuts in ways}
+        best_s, tried = norms_of(load, squarings).peaks_s, 0
+        for _ in range(ROUNDS):
+            before = best_s
+            for index, cut in self._by_promise(now, ways):
+                # No placement is better than one without peaks but those of the table itself.
+                more_s = cut.cost_s + cut.peaks_s - now[index].cost_s
+                if more_s >= _unevenness_s(load) or now[index] is cut:
+                    continue
+                if tried == self._most_tried:
+                    return
+                tried += 1
+                kept = load.busy.copy(), load.free.copy(), self.pieces, self.owners
+                found_s = np.inf
+                if self._replace(load, cut):
+                    self._swap(load, squarings)
+                    found_s = norms_of(load, squarings).peaks_s
+                    found_s += cut.course.even_s - now[index].course.even_s
+                more = len(cut.pieces) - len(now[index].pieces)
+                if found_s < best_s * (1 - LEAST_GAIN * max(more, 0)) - 1e-7 * best_s:
+                    best_s = found_s - (cut.course.even_s - now[index].course.even_s)
+                    now[index], self.courses[index] = cut, cut.course
+                else:
+                    load.busy[:], load.free[:], self.pieces, self.owners = kept
+            if best_s >= before * (1 - LEAST_GAIN):
+                return
+
+    @property
+    def _most_tried(self) -> int:
+        return min(WAYS_TRIED, TRIED_ON_ALL // self.cluster.num_devices)
+
+    def _by_promise(
+        self, now: dict[int, Cut], ways: Sequence[Sequence[Cut]]
+    ) -> list[tuple[int, Cut]]:
+        """Other ways to cut tables, those that may save most first."""
+        found = [(cuts[0].course.index, cut) for cuts in ways for cut in cuts]
+        return sorted(found, key=lambda one: one[1].cost_s + one[1].peaks_s - now[one[0]].cost_s)
+
+    def _replace(self, load: Load, cut: Cut) -> bool:
+        """Take a table's pieces back and deal it out anew, cut in another way."""
+        index, old = cut.course.index, self.courses[cut.course.index]
+        kept = []
+        for piece, owner in zip(self.pieces, self.owners, strict=True):
+            if piece.course.index != index:
+                kept.append((piece, owner))
+                continue
+            load.busy[owner] -= piece.busy
+            load.free[owner] += piece.bytes
+        self.pieces, self.owners = [p for p, _ in kept], [o for _, o in kept]
+        load.busy[:] += cut.course.even_busy - old.even_busy
+        load.free[:] -= cut.course.even_bytes - old.even_bytes
+        for unit in _units(cut):
+            size = len(unit)
+            order = self._by_load(unit[0])
+            firsts = dict.fromkeys(device // size * size for device in order)
+            needed = max(piece.bytes for piece in unit)
+            first = next((f for f in firsts if load.free[f : f + size].min() >= needed), None)
+            if first is None:
+                return False
+            for place, piece in enumerate(unit):
+                self._put(piece, first + place)
+                load.free[first + place] -= piece.bytes
+        return True
 
     def _free_bytes(self) -> Floats:
         """Bytes that each device has left, and its part of what it shares."""
@@ -179,6 +245,8 @@ class Owners:
         return free
 
     def _swap(self, load: Load, squarings: int, kicks: int = 0) -> None:
+        if not self.pieces:
+            return
         dealt = Dealt(
             np.stack([piece.busy for piece in self.pieces]),
             np.array([float(piece.bytes) for piece in self.pieces]),
@@ -198,7 +266,7 @@ class Owners:
         How many were tried, and whether one helped.
         """
         norms = norms_of(load, SQUARINGS[-1])
-        aim = norms.total - LEAST_GAIN * float(norms.scale.sum())
+        aim = norms.peaks_s * (1 - LEAST_GAIN)
         kept = load.busy.copy(), load.free.copy(), self.pieces, self.owners
         tried = 0
         for index in self._at_peaks(norms):
@@ -208,7 +276,7 @@ class Owners:
                 tried += 1
                 self._part(load, index, halves)
                 self._swap(load, SQUARINGS[-1])
-                if norms_of(load, SQUARINGS[-1]).total < aim:
+                if norms_of(load, SQUARINGS[-1]).peaks_s < aim:
                     return tried, True
                 load.busy[:], load.free[:], self.pieces, self.owners = kept
         return tried, False
@@ -228,3 +296,23 @@ class Owners:
         load.free[owner] -= halves[0].bytes + halves[1].bytes - piece.bytes
         self.pieces = [*self.pieces[:index], halves[0], *self.pieces[index + 1 :], halves[1]]
         self.owners = [*self.owners, owner]
+
+
+def _units(cut: Cut) -> Iterator[list[Piece]]:
+    """Pieces one by one; those of a node together."""
+    found: list[Piece] = []
+    for piece in cut.pieces:
+        if found and not (piece.node and piece.place):
+            yield found
+            found = []
+        found.append(piece)
+    if found:
+        yield found
+
+
+def _unevenness_s(load: Load) -> float:
+    """How much longer a step takes than if all devices were loaded alike."""
+    levels = load.levels
+    links = load.busy[:, : 2 * levels]
+    mean_s = links.mean(axis=0).sum() + load.busy[:, 2 * levels :].mean(axis=0).max()
+    return norms_of(load, SQUARINGS[-1]).peaks_s - float(mean_s)

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from rowtier.plan.solve._jit import compiled
 from rowtier.profile.curve import Floats, Ints
 
-SQUARINGS = (3, 4, 6)  # the norm's power is 2 to this: first coarse, then near the peak
+SQUARINGS = (3, 4, 6, 8)  # the norm's power is 2 to this: first coarse, then near the peak
 _GAIN = 1e-7  # of the sum of the norms, that a change must save
+_LOOKED_AT = 64  # pieces of others, about, that may be swapped with one
 _KICK = 3  # swaps that a search is shaken with
 _SOURCES = 2  # devices with the largest M, and with the largest L, that give something away
 
@@ -50,6 +51,11 @@ class Norms(NamedTuple):
     squarings: int
     highest: Ints  # the devices at the peak of each, the highest first
     total: float  # all norms, seconds
+
+    @property
+    def peaks_s(self) -> float:
+        """All peaks: what a step takes."""
+        return float(self.scale.sum())
 
 
 def summed_up(busy: Floats, levels: int) -> Floats:
@@ -97,20 +103,30 @@ def _seconds(busy: Floats, kind: int, levels: int, mean: Floats) -> float:
 
 @compiled
 def lower_peaks(load: Load, dealt: Dealt, squarings: int, steps: int) -> None:
-    """Move or swap whole pieces, the best change first, until none helps."""
-    for _ in range(steps):
+    """Move or swap whole pieces, the best change first, until none helps.
+
+    Only some of the other devices' pieces are looked at, ever others, as long as that helps.
+    """
+    stride = max(1, len(dealt.owners) // _LOOKED_AT)
+    for step in range(steps):
         norms = norms_of(load, squarings)
-        if not _improve(load, dealt, norms):
+        helped = stride > 1 and _improve(load, dealt, norms, step % stride, stride)
+        if not helped and not _improve(load, dealt, norms, 0, 1):
             return
 
 
 @compiled
-def _improve(load: Load, dealt: Dealt, norms: Norms) -> bool:
+def _improve(load: Load, dealt: Dealt, norms: Norms, first: int, stride: int) -> bool:
     """One move or swap away from a peak; memory and the widest level come first."""
+    nothing, height = np.zeros(load.busy.shape[1]), np.empty(len(load.busy))
+    for device in range(len(height)):
+        height[device] = _height(load.busy[device], nothing, nothing, norms, np.inf)
     for place in range(_SOURCES):
         for kind in range(load.levels, -1, -1):
             source = norms.highest[kind, place]
-            saved, give, take, to = _best_exchange(load, dealt, norms, source)
+            saved, give, take, to = _best_exchange(
+                load, dealt, norms, height, source, first, stride
+            )
             if saved > _GAIN * norms.total:
                 _hand_over(load, dealt, give, to)
                 if take >= 0:
@@ -127,7 +143,7 @@ def shake(load: Load, dealt: Dealt, squarings: int, steps: int, kicks: int) -> N
         _swap_some(load, dealt, int(best.highest[kick % (load.levels + 1), 0]), random)
         lower_peaks(load, dealt, squarings, steps)
         found = norms_of(load, squarings)
-        if found.total < best.total:
+        if found.peaks_s < best.peaks_s:
             best, kept = found, [part.copy() for part in state]
             continue
         for part, before in zip(state, kept, strict=True):
@@ -150,21 +166,29 @@ def _swap_some(load: Load, dealt: Dealt, source: int, random: np.random.Generato
 
 @compiled
 def _best_exchange(
-    load: Load, dealt: Dealt, norms: Norms, source: int
+    load: Load,
+    dealt: Dealt,
+    norms: Norms,
+    height: Floats,
+    source: int,
+    first: int,
+    stride: int,
 ) -> tuple[float, int, int, int]:
-    """What a device should give, what it takes for it (or −1), and whose that is."""
+    """What a device should give, what it takes for it (or −1), and whose that is.
+
+    Every so many pieces of the others are looked at, from the `first` on, and as many devices.
+    """
     count, devices = len(dealt.owners), len(load.busy)
-    nothing = np.zeros(load.busy.shape[1])
-    height = np.empty(devices)
-    for device in range(devices):
-        height[device] = _height(load.busy[device], nothing, nothing, norms, np.inf)
+    nothing, leap = np.zeros(load.busy.shape[1]), 1
+    if stride > 1:
+        leap = max(1, devices // _LOOKED_AT)
     best, give, take, to = 0.0, -1, -1, -1
     for piece in range(count):
         if dealt.owners[piece] != source or dealt.fixed[piece]:
             continue
         mine = dealt.loads[piece]
         here = height[source] - _height(load.busy[source], mine, nothing, norms, np.inf)
-        for device in range(devices):
+        for device in range(first % leap, devices, leap):
             if device == source or dealt.needed[piece] > load.free[device]:
                 continue
             most = here + height[device] - best
@@ -172,7 +196,7 @@ def _best_exchange(
             saved -= _height(load.busy[device], nothing, mine, norms, most)
             if saved > best:
                 best, give, take, to = saved, piece, -1, device
-        for other in range(count):
+        for other in range(first, count, stride):
             device = dealt.owners[other]
             if device == source or dealt.fixed[other]:
                 continue

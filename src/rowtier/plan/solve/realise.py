@@ -12,7 +12,7 @@ from rowtier.cost.memory import Room, band_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.solve.cuts import cut_tables
+from rowtier.plan.solve.cuts import Cut, cut_tables
 from rowtier.plan.solve.menu import Menu
 from rowtier.plan.solve.owners import Owners
 from rowtier.plan.solve.prices import Priced
@@ -22,7 +22,6 @@ from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
 
 MOST_WITHOUT_OWNER = 24
-MOST_PASSES = 2  # over tables that are not worth cutting
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,36 +47,45 @@ class Maker:
         ]
         for course in courses:
             self._pin(course)
-        for _ in range(MOST_PASSES):
-            not_worth_it = self._not_worth_it(courses, pieces)
-            for index in not_worth_it:
-                courses[index] = courses[index].without_owners()
-            if not not_worth_it:
-                break
+        owned = [course for course in courses if course.owned.any()]
+        cut = cut_tables(owned, pieces, self.cluster)
+        ways = {course.index: cuts for course, cuts in zip(owned, cut, strict=True)}
         for _ in range(MOST_WITHOUT_OWNER):
-            found = self._try(courses, scarce, pieces)
+            found = self._try(courses, ways, scarce)
             if not isinstance(found, int):
                 return found
             if courses[found].menu.owned.all():
                 return None
             courses[found] = courses[found].without_owners()
+            del ways[found]
         return None
 
-    def _not_worth_it(self, courses: list[Course], pieces: float) -> list[int]:
-        """Tables that gain less by having owners than cutting them among owners costs."""
-        owned = [course for course in courses if course.owned.any() and not course.menu.owned.all()]
-        found = []
-        for course, cut in zip(owned, cut_tables(owned, pieces, self.cluster), strict=True):
-            if cut.overhead_s and cut.overhead_s > course.gain_s:
-                found.append(course.index)
-        return found
-
-    def _try(self, courses: list[Course], scarce: Floats, pieces: float) -> Bands | int | None:
+    def _try(
+        self, courses: list[Course], ways: dict[int, list[Cut]], scarce: Floats
+    ) -> Bands | int | None:
         """The bands, the index of a table that found no owner, or None if rows do not fit."""
+        chosen = [ways[c.index][0].course if c.index in ways else c for c in courses]
+        for course in chosen:
+            self._pin(course)  # anew, as dealing out pins tables that belong together
+        even = self._without_owners(chosen)
+        if even is None:
+            return None
+        bands, room = even
+        worth_s = self._worth_s(room, scarce) * MULTIPLES
+        memory_s = self._even_memory_s(bands)[:, None] - worth_s
+        owners = Owners(self.cluster, room.copy(), memory_s)
+        without = owners.deal([cuts[0] for cuts in ways.values()])
+        if without is not None:
+            return without
+        owners.level(list(ways.values()))
+        even = self._without_owners([owners.courses.get(c.index, c) for c in courses])
+        return None if even is None else self._with_owners(*even, owners)
+
+    def _without_owners(self, courses: list[Course]) -> tuple[dict[str, list[Band]], Room] | None:
+        """The bands of rows that have no owner, and the room that they leave."""
         room = Room(self.cluster, self.options.reserved)
         bands: dict[str, list[Band]] = {}
         for course in courses:
-            self._pin(course)  # anew, as dealing out pins tables that belong together
             table, runs = course.menu.stats.table, course.menu.runs(course.choice, course.index)
             bands[table.name] = [band for band, owned in runs if not owned]
             for band in bands[table.name]:
@@ -85,19 +93,17 @@ class Maker:
                 if not room.fits(needed, band.tier):
                     return None
                 room.take(needed, band.tier)
-        worth_s = self._worth_s(room, scarce) * MULTIPLES
-        memory_s = self._even_memory_s(bands)[:, None] - worth_s
-        owners = Owners(self.cluster, room.copy(), memory_s)
-        owned = [course for course in courses if course.owned.any()]
-        without = owners.deal(cut_tables(owned, pieces, self.cluster))
-        if without is not None:
-            return without
-        owners.level()
+        return bands, room
+
+    def _with_owners(
+        self, bands: dict[str, list[Band]], room: Room, owners: Owners
+    ) -> Bands | None:
+        """The same bands with those of owners, and what is left of fast memory filled."""
         for piece, owner in zip(owners.pieces, owners.owners, strict=True):
             table = piece.course.menu.stats.table
             for band in piece.bands(owner):
                 # To be filled from the slowest memory on.
-                tier = band.tier if piece.node or piece.course.tier else self._slowest
+                tier = band.tier if piece.course.tier else self._slowest
                 kept = band.model_copy(update={"tier": tier})
                 room.take(band_bytes(table, kept, self.cluster), kept.tier)
                 bands[table.name].append(kept)

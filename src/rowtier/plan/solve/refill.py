@@ -1,8 +1,9 @@
 """Fill what is left of fast memory with the rows that gain most from it, by rank.
 
 Prices decide bucket by bucket, and owners never fill a device to the last byte. Here the
-edges between fast and slow bands are moved outwards, rows of each owner first, then those
-that lie on all devices, until the memory is full or nothing gains.
+edges between fast and slow bands are moved outwards, rows that several owners have together
+first (together.py), then rows of each owner, then those that lie on all devices, until the memory
+is full or nothing gains.
 """
 
 from __future__ import annotations
@@ -16,9 +17,11 @@ from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.memory import Room, band_bytes, row_bytes
 from rowtier.cost.options import CostOptions
+from rowtier.cost.step import step_cost
 from rowtier.cost.terms import terms_on_basis
 from rowtier.cost.touch import basis_of
 from rowtier.cost.tree import tree_of
+from rowtier.plan.solve.together import Saving, share_out
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 
@@ -33,6 +36,11 @@ class _Slow:
     stops: Ints  # of its buckets
     gain: Floats  # seconds per byte, by bucket
     bytes_of_each: Floats  # on each of its holders, by bucket
+
+    @property
+    def owners(self) -> tuple[int, ...]:
+        """Who has it, if not all devices have."""
+        return () if self.band.members == "all" else self.band.members
 
 
 def refill(
@@ -56,14 +64,58 @@ def refill(
         ]
         by_owner: dict[int, list[_Slow]] = {}
         for one in slow:
-            if one.band.members != "all":
-                by_owner.setdefault(one.band.members[0], []).append(one)
+            if len(one.owners) == 1:
+                by_owner.setdefault(one.owners[0], []).append(one)
+        shared = [one for one in slow if len(one.owners) > 1]
+        if shared:
+            now = {name: tuple(mine) for name, mine in found.items()}
+            busy_s = step_cost(now, profile, cluster, None, cost).time.memory_s
+            moves = _shared_out(shared, by_owner, room, fast, cluster, busy_s)
+            _move(moves, found, fast, room, cluster)
         for owner, mine in sorted(by_owner.items()):
             free = room.free_bytes(owner, fast) / _sharers_to_come(owner, fast, cluster)
             _move(_take(mine, free), found, fast, room, cluster)
         even = [one for one in slow if one.band.members == "all"]
         _move(_take(even, room.free_of_each(fast)), found, fast, room, cluster)
     return {name: tuple(mine) for name, mine in found.items()}
+
+
+def _shared_out(
+    slow: list[_Slow],
+    by_owner: Mapping[int, list[_Slow]],
+    room: Room,
+    fast: str,
+    cluster: Cluster,
+    busy_s: Floats,
+) -> list[tuple[_Slow, int]]:
+    """Up to which rank bands that several owners have together may come."""
+    groups: dict[tuple[int, ...], list[_Slow]] = {}
+    for one in slow:
+        groups.setdefault(one.owners, []).append(one)
+    devices, moves = cluster.num_devices, []
+    for owners, shared in sorted(groups.items()):
+        own = [_saving(by_owner.get(owner, []), devices) for owner in owners]
+        free = [room.free_bytes(owner, fast) for owner in owners]
+        sharers = _sharers_to_come(owners[0], fast, cluster)
+        taken = share_out(
+            [Saving.of(devices * one.gain, one.bytes_of_each, best_first=False) for one in shared],
+            own,
+            np.array(free) / sharers,
+            busy_s[list(owners)],
+        )
+        for one, size in zip(shared, taken, strict=True):
+            ends = np.concatenate(([0.0], np.cumsum(one.bytes_of_each)))
+            stop = int(np.interp(size, ends, np.concatenate(([one.band.start], one.stops))))
+            if stop > one.band.start:
+                moves.append((one, stop))
+    return moves
+
+
+def _saving(slow: list[_Slow], devices: int) -> Saving:
+    nothing = [np.zeros(0)]
+    gain = np.concatenate(nothing + [one.gain for one in slow])
+    size = np.concatenate(nothing + [one.bytes_of_each for one in slow])
+    return Saving.of(devices * gain, size, best_first=True)
 
 
 def _sharers_to_come(owner: int, name: str, cluster: Cluster) -> int:
@@ -109,7 +161,7 @@ def _slow_bands(
             for home in (band, band.model_copy(update={"tier": fast}))
         )
         size = row_bytes(stats.table, band)
-        count = 1 if band.members != "all" else cluster.group_size(cluster.level_of(band.scope))
+        count = _holders(band, cluster)
         widths = np.diff(stops, prepend=band.start)
         yield _Slow(stats, place, band, stops, (there - here) / size, widths * size / count)
 
@@ -117,11 +169,14 @@ def _slow_bands(
 def _on_devices(band: Band, cluster: Cluster) -> bool:
     if band.members == "all" or band.order == "blocks":
         return band.order == "spread"
-    return (
-        len(band.members) == 1
-        and band.scope == cluster.top
-        and (band.members[0] < cluster.num_devices)
-    )
+    return band.scope == cluster.top and max(band.members) < cluster.num_devices
+
+
+def _holders(band: Band, cluster: Cluster) -> int:
+    """How many devices have a copy together."""
+    if band.members != "all":
+        return len(band.members)
+    return cluster.group_size(cluster.level_of(band.scope))
 
 
 def _take(slow: list[_Slow], free: float) -> list[tuple[_Slow, int]]:
@@ -162,7 +217,10 @@ def _move(
     """Move the head of each band, less a row or two of each holder if rounding asks for it."""
     for one, stop in moves:
         band, table = one.band, one.stats.table
-        step = 1 if band.members != "all" else cluster.group_size(cluster.level_of(band.scope))
+        step = _holders(band, cluster)
+        if len(one.owners) > 1:  # what one of them has no room for, none takes
+            free = min(room.free_bytes(owner, fast) for owner in one.owners)
+            stop = min(stop, band.start + step * (free // row_bytes(table, band)))
         for less in range(3):
             end = stop - less * step
             if end <= band.start:

@@ -9,7 +9,7 @@ the last is a vector: time and what memory costs together, at each of several pr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -18,9 +18,12 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
+from rowtier.cost.deal import deal
 from rowtier.cost.options import CostOptions
 from rowtier.plan.solve.menu import (
+    Cutting,
     Menu,
+    cut_lines,
     level_shares,
     node_size,
     node_sums_seconds,
@@ -64,16 +67,47 @@ class Course:
     whole: bool = False  # may not be cut
     tier: str | None = None  # if it is decided already
     group: int | None = None  # tables that have one owner together
+    known: dict[object, Floats] = field(default_factory=dict)  # of the table, whatever is chosen
+    nodes: dict[object, Floats] = field(default_factory=dict, init=False)  # loads of their devices
 
     def without_owners(self) -> Course:
         """The same table, where no row has one owner."""
         menu = self.menu.without_owners()
         return replace(self, menu=menu, choice=menu.choose(self.prices))
 
+    def when_cut(self, cutting: Cutting) -> Course:
+        """The same table, where rows choose knowing what it costs to be cut."""
+        lines = cut_lines(self.menu.stats, self.profile, self.cluster, self.cost, cutting)
+        choice = self.menu.when_cut(cutting.columns, lines).choose(self.prices)
+        return replace(self, choice=choice)
+
+    @cached_property
+    def even_s(self) -> float:
+        """Seconds of links for rows without owners, which all devices have alike."""
+        menu, buckets = self.menu, np.arange(len(self.choice))
+        links_s = menu.seconds[self.choice, buckets] - menu.memory_s[self.choice, buckets]
+        return float(links_s @ (menu.widths * (1 - self.owned)))
+
+    @cached_property
+    def even_busy(self) -> Floats:
+        """What rows without owners keep the memory of every device busy with, as `Piece.busy`."""
+        menu, buckets = self.menu, np.arange(len(self.choice))
+        rows = menu.widths * (1 - self.owned)
+        memory_s = float(menu.memory_s[self.choice, buckets] @ rows)
+        paid_s = float((menu.memory_bytes @ self.scarce)[self.choice] @ rows)
+        links = np.zeros(2 * len(self.level_shares))
+        return np.concatenate([links, memory_s + paid_s * MULTIPLES])
+
     @property
-    def gain_s(self) -> float:
-        """What owners save, while no device has more to do than others."""
-        return self.menu.without_owners().least(self.prices)[0] - self.menu.least(self.prices)[0]
+    def even_cost_s(self) -> float:
+        """Links and memory of rows without owners, with what the memory is worth."""
+        return self.even_s + float(self.even_busy[2 * len(self.level_shares)])
+
+    @cached_property
+    def even_bytes(self) -> float:
+        """Bytes that rows without owners take of every device, in whichever memory."""
+        each = self.menu.memory_bytes.sum(axis=1)[self.choice]
+        return float(each @ (self.menu.widths * (1 - self.owned)))
 
     @cached_property
     def owned(self) -> Floats:
@@ -85,20 +119,33 @@ class Course:
         menu, buckets = self.menu, np.arange(len(self.choice))
         chosen_s = menu.seconds[self.choice, buckets] - menu.memory_s[self.choice, buckets]
         asking_s, mass = self.cluster.num_devices * chosen_s, menu.mass * menu.by_sums[self.choice]
-        parts = np.stack([asking_s, mass, *self._priced_memory_s]) * (self.owned * menu.widths)
+        parts = np.vstack([asking_s, mass, self._priced_memory_s]) * (self.owned * menu.widths)
         return np.concatenate([np.zeros((WAYS, 1)), np.cumsum(parts, axis=1)], axis=1)
 
     @property
     def _priced_memory_s(self) -> Floats:
-        """Time of a row in its best memory and what that costs, by price and bucket."""
-        menu, found = self.menu, np.zeros((len(MULTIPLES), len(self.choice)))
-        paid = (menu.memory_bytes @ self.scarce)[:, None] * MULTIPLES
-        priced = menu.memory_s[:, None] + paid[:, :, None]
-        ways = [home.way for home in menu.homes]
-        for way in {ways[index] for index in np.unique(self.choice)}:
+        """Time of a row in its best memory and what that costs, by price and bucket.
+
+        Of rows that have owners; what stands for others means nothing.
+        """
+        ways = [home.way for home in self.menu.homes]
+        chosen = {ways[index] for index in np.unique(self.choice[self.owned > 0])}
+        if len(chosen) == 1:
+            return self._least_memory_s(chosen.pop())
+        found = np.zeros((len(MULTIPLES), len(self.choice)))
+        for way in chosen:
             alike = [index for index, other in enumerate(ways) if other == way]
-            found += priced[alike].min(axis=0) * np.isin(self.choice, alike)
-        return found * self.cluster.num_devices
+            found += self._least_memory_s(way) * np.isin(self.choice, alike)
+        return found
+
+    def _least_memory_s(self, way: tuple[object, ...]) -> Floats:
+        if way not in self.known:
+            menu = self.menu
+            alike = [index for index, home in enumerate(menu.homes) if home.way == way]
+            paid = (menu.memory_bytes[alike] @ self.scarce)[:, None] * MULTIPLES
+            priced = menu.memory_s[alike][:, None] + paid[:, :, None]
+            self.known[way] = priced.min(axis=0) * self.cluster.num_devices
+        return self.known[way]
 
     @cached_property
     def _bytes(self) -> Floats:
@@ -116,22 +163,36 @@ class Course:
         found[2:] *= share.bytes
         return found
 
-    @cached_property
-    def node_load(self) -> Floats:
-        """Seconds, level by level, of each device of a node that has all of it.
+    def node_load(self, first: int, last: int, share: Share) -> Floats:
+        """Seconds of each device of a node that has a run of buckets, level by level; the mean.
 
-        Its rows lie in the memories that were chosen, and are not filled in afterwards.
+        Its rows lie in the memories that were chosen: they do not fit themselves to one device.
         """
         menu, devices, node = self.menu, self.cluster.num_devices, node_size(self.cluster)
-        rows, buckets = self.owned * menu.widths, np.arange(len(self.choice))
-        memory_s = float(menu.memory_s[self.choice, buckets] @ rows) * devices
-        paid_s = float((menu.memory_bytes @ self.scarce)[self.choice] @ rows) * devices
-        ids_s, mass = self._sums[:2, -1]
-        sums_s = node_sums_seconds(
-            menu.stats, self.profile, self.cluster, self.cost, min(mass, 1.0)
-        )
+        chosen, at = self.choice[first:last], np.arange(first, last)
+        rows = (self.owned * menu.widths)[first:last] * share.bytes
+        memory_s = float(menu.memory_s[chosen, at] @ rows) * devices
+        paid_s = float((menu.memory_bytes @ self.scarce)[chosen] @ rows) * devices
+        ids_s, mass = self._sums[:2, last] - self._sums[:2, first]
+        sums_s = self._node_sums_s(np.clip([mass], 0.0, 1.0))[:, 0] * share.columns
         priced_s = memory_s + paid_s * MULTIPLES
         return np.concatenate([self.level_shares * ids_s / node, sums_s, priced_s / node])
+
+    def node_loads(self, piece: Piece) -> Floats:
+        """The same for every device of the node (row): one of them has the hottest row."""
+        menu, size, levels = self.menu, node_size(self.cluster), len(self.level_shares)
+        mean = self.node_load(piece.first, piece.last, piece.share)
+        curve, mass = menu.stats.curve, np.zeros((1, size))
+        for band in piece.bands(0):
+            mass += deal(band, curve, curve.probabilities[None], size).by_member(size)
+        found = np.repeat(mean[None], size, axis=0)
+        found[:, :levels] *= mass.T / max(float(mass.mean()), 1e-300)
+        # Inside the node each device sends sums of its own rows.
+        found[:, levels] = self._node_sums_s(mass[0] * size)[0] * piece.share.columns
+        return found
+
+    def _node_sums_s(self, mass: Floats) -> Floats:
+        return node_sums_seconds(self.menu.stats, self.profile, self.cluster, self.cost, mass)
 
     @cached_property
     def level_shares(self) -> Floats:
@@ -142,6 +203,14 @@ class Course:
         """The load of one owner with ids and sums level by level."""
         shares = self.level_shares
         return np.concatenate([shares * load[0], shares * load[1], load[2:]])
+
+    def main(self, busy: Floats) -> Floats:
+        """The same with memory at its true price alone."""
+        return busy[: 2 * len(self.level_shares) + 1]
+
+    def forget(self) -> None:
+        """Drop what can be computed again, and is large."""
+        self.__dict__.pop("_sums", None)
 
     @property
     def fits_a_node(self) -> bool:
@@ -184,7 +253,14 @@ class Piece:
     first: int
     last: int
     columns: tuple[int, int] | None = None
-    node: bool = False  # all of it, by all devices of a node; this is what each of them has
+    place: int | None = (
+        None  # in a node, all of whose devices have it; this is what one of them has
+    )
+
+    @property
+    def node(self) -> bool:
+        """Whether all devices of a node have it together."""
+        return self.place is not None
 
     @property
     def stays(self) -> bool:
@@ -208,7 +284,16 @@ class Piece:
     @cached_property
     def busy(self) -> Floats:
         """Seconds that its device is busy with it: ids by level, sums by level, memory by price."""
-        return self.course.node_load if self.node else self.course.by_level(self.load)
+        if self.place is None:
+            return self.course.by_level(self.load)
+        return np.asarray(self._node_loads[self.place])
+
+    @property
+    def _node_loads(self) -> Floats:
+        key, found = (self.first, self.last, self.columns), self.course.nodes
+        if key not in found:
+            found[key] = self.course.node_loads(replace(self, place=0))
+        return found[key]
 
     @property
     def weight(self) -> float:
