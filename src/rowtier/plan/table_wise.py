@@ -13,10 +13,10 @@ from rowtier.profile.profile import Profile
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     """Table i goes to holder i mod W, or to the next one that has room for it."""
     room = Room(cluster, options.reserved)
-    bands, turn = {}, 0
+    bands, turn, count = {}, 0, cluster.num_holders
     for stats in profile.stats:
-        holders = [(turn + step) % cluster.num_holders for step in range(cluster.num_holders)]
+        holders = [*range(turn, count), *range(turn)]
         holder, tier = find_room(stats.table, holders, room, cluster)
         bands[stats.table.name] = (whole_table(stats.table, holder, tier, room, cluster),)
-        turn = (turn + 1) % cluster.num_holders
+        turn = (turn + 1) % count
     return Plan.build("table-wise", profile, cluster, bands)

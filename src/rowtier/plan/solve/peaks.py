@@ -21,6 +21,8 @@ from rowtier.profile.curve import Floats, Ints
 SQUARINGS = (3, 4, 6, 8)  # the norm's power is 2 to this: first coarse, then near the peak
 _GAIN = 1e-7  # of the sum of the norms, that a change must save
 _LOOKED_AT = 64  # pieces of others, about, that may be swapped with one
+_LOOKS = 3  # at others of them
+_VERY_MANY = 32  # times as many pieces
 _KICK = 3  # swaps that a search is shaken with
 _SOURCES = 2  # devices with the largest M, and with the largest L, that give something away
 
@@ -105,13 +107,16 @@ def _seconds(busy: Floats, kind: int, levels: int, mean: Floats) -> float:
 def lower_peaks(load: Load, dealt: Dealt, squarings: int, steps: int) -> None:
     """Move or swap whole pieces, the best change first, until none helps.
 
-    Only some of the other devices' pieces are looked at, ever others, as long as that helps.
+    Only some of the other devices' pieces are looked at, ever others, as long as that helps; all
+    of them in the end, unless they are very many.
     """
     stride = max(1, len(dealt.owners) // _LOOKED_AT)
     for step in range(steps):
-        norms = norms_of(load, squarings)
-        helped = stride > 1 and _improve(load, dealt, norms, step % stride, stride)
-        if not helped and not _improve(load, dealt, norms, 0, 1):
+        norms, helped = norms_of(load, squarings), False
+        for look in range(min(stride - 1, _LOOKS)):
+            first = (step + look) % stride
+            helped = helped or _improve(load, dealt, norms, first, stride)
+        if not helped and (stride > _VERY_MANY or not _improve(load, dealt, norms, 0, 1)):
             return
 
 
