@@ -33,7 +33,8 @@ from rowtier.profile.curve import Floats
 LEAST_GAIN = 2e-5  # of a step; less is not worth another band
 WAYS_TRIED = 150  # to cut tables
 TRIED_ON_ALL = 30_000  # the same times devices
-ROUNDS = 4  # over all of them
+ROUNDS = 4  # over all ways to cut all tables
+_NOISE = 1e-7  # of a step, that is not worth anything
 TRIALS = 60  # of cuts
 KICKS = 40  # of what the search has settled in
 _PIECES_TRIED = 3  # of a device at a peak, to be cut
@@ -169,34 +170,45 @@ class Owners:
         self._swap(load, SQUARINGS[-1], kicks=KICKS)
 
     def _cut_otherwise(self, load: Load, ways: Sequence[Sequence[Cut]]) -> None:
-        """Cut tables in other ways, one after the other, where that lowers the peaks."""
-        squarings = SQUARINGS[-1]
+        """Cut tables in other ways, one after the other, where that saves time."""
         now = {cuts[0].course.index: cuts[0] for cuts in ways}
-        best_s, tried = norms_of(load, squarings).peaks_s, 0
+        best_s, tried = self._step_s(load), 0
         for _ in range(ROUNDS):
-            before = best_s
+            before_s = best_s
             for index, cut in self._by_promise(now, ways):
                 # No placement is better than one without peaks but those of the table itself.
                 more_s = cut.cost_s + cut.peaks_s - now[index].cost_s
-                if more_s >= _unevenness_s(load) or now[index] is cut:
+                if cut is now[index] or more_s >= _unevenness_s(load):
                     continue
                 if tried == self._most_tried:
                     return
                 tried += 1
-                kept = load.busy.copy(), load.free.copy(), self.pieces, self.owners
-                found_s = np.inf
-                if self._replace(load, cut):
-                    self._swap(load, squarings)
-                    found_s = norms_of(load, squarings).peaks_s
-                    found_s += cut.course.even_s - now[index].course.even_s
-                more = len(cut.pieces) - len(now[index].pieces)
-                if found_s < best_s * (1 - LEAST_GAIN * max(more, 0)) - 1e-7 * best_s:
-                    best_s = found_s - (cut.course.even_s - now[index].course.even_s)
-                    now[index], self.courses[index] = cut, cut.course
-                else:
-                    load.busy[:], load.free[:], self.pieces, self.owners = kept
-            if best_s >= before * (1 - LEAST_GAIN):
+                more = max(0, len(cut.pieces) - len(now[index].pieces))
+                aim_s = best_s * (1 - LEAST_GAIN * more - _NOISE)
+                found_s = self._recut(load, cut, aim_s)
+                if found_s < aim_s:
+                    now[index], best_s = cut, found_s
+            if best_s >= before_s * (1 - LEAST_GAIN):
                 return
+
+    def _step_s(self, load: Load) -> float:
+        """What a step takes, but for what does not depend on how tables are cut."""
+        even_s = sum(course.even_s for course in self.courses.values())
+        return norms_of(load, SQUARINGS[-1]).peaks_s + even_s
+
+    def _recut(self, load: Load, cut: Cut, aim_s: float) -> float:
+        """Cut a table in another way and lower the peaks again; undone if it misses the aim."""
+        index, found_s = cut.course.index, np.inf
+        kept = load.busy.copy(), load.free.copy(), self.pieces, self.owners
+        before = self.courses[index]
+        if self._replace(load, cut):
+            self._swap(load, SQUARINGS[-1])
+            self.courses[index] = cut.course
+            found_s = self._step_s(load)
+        if found_s >= aim_s:
+            load.busy[:], load.free[:], self.pieces, self.owners = kept
+            self.courses[index] = before
+        return found_s
 
     @property
     def _most_tried(self) -> int:
@@ -302,7 +314,7 @@ def _units(cut: Cut) -> Iterator[list[Piece]]:
     """Pieces one by one; those of a node together."""
     found: list[Piece] = []
     for piece in cut.pieces:
-        if found and not (piece.node and piece.place):
+        if found and not piece.place:
             yield found
             found = []
         found.append(piece)

@@ -253,9 +253,7 @@ class Piece:
     first: int
     last: int
     columns: tuple[int, int] | None = None
-    place: int | None = (
-        None  # in a node, all of whose devices have it; this is what one of them has
-    )
+    place: int | None = None  # of the device in its node, if all devices of a node have it
 
     @property
     def node(self) -> bool:
