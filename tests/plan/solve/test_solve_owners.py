@@ -179,7 +179,7 @@ def test_what_owners_share_is_where_the_slowest_of_them_is_fastest(
         room = min(band.bytes[-1], free.min() - sum(taken) + taken[index])
         for size in np.linspace(0, max(room, 0), 7):
             tried = [*taken[:index], float(size), *taken[index + 1 :]]
-            assert found <= slowest_s(tried) + 0.05 * (5 if bands > 1 else 1e-4)
+            assert found <= slowest_s(tried) + (0.02 if bands > 1 else 1e-6)
 
 
 def test_dealt_pieces_keep_to_the_memory_that_is_there() -> None:
@@ -294,10 +294,33 @@ def test_a_table_that_is_too_much_for_one_device_goes_to_a_node(
     assert plan.certificate.objective < without.certificate.objective
 
 
+def test_tables_are_cut_in_other_ways_where_that_lowers_the_peaks() -> None:
+    profile = _profile((180.0, 120.0, 60.0, 20.0, 8.0, 4.0, *([2.0] * 12)), dim=64)
+    cluster = _cluster(10**5)
+    ways = cut_tables(_courses(profile, cluster), 2.0, cluster)
+    found = []
+    for others in ([], ways):
+        owners = Owners(cluster, Room(cluster), np.zeros((8, len(MULTIPLES))))
+        owners.busy += sum(cuts[0].course.even_busy for cuts in ways)
+        assert owners.deal([cuts[0] for cuts in ways]) is None
+        owners.level(others)
+        peaks_s = norms_of(Load(owners.busy, np.zeros(8), LEVELS), 8).peaks_s
+        found.append(peaks_s + sum(course.even_s for course in owners.courses.values()))
+        held = dict.fromkeys(owners.courses, 0.0)
+        for piece in owners.pieces:
+            held[piece.course.index] += piece.bytes
+            assert piece.course is owners.courses[piece.course.index]
+        for cuts in ways:
+            course = owners.courses[cuts[0].course.index]
+            stored = course.menu.stats.table.stored_bytes
+            assert held[course.index] + 8 * course.even_bytes >= stored * (1 - 1e-9)
+    assert found[1] < found[0]
+
+
 def test_no_device_runs_out_of_memory_that_all_together_have_plenty_of() -> None:
     profile, cluster = rm_profile("rm2", seed=0), Cluster.preset("recshard-16")
     plan = make_plan(profile, cluster, "joint")
     assert plan.certificate is not None
-    assert plan.certificate.gap < 0.03  # .22 if memory costs nothing while owners are levelled
+    assert plan.certificate.gap < 0.02  # .22 if memory costs nothing while owners are levelled
     fast, slow = step_cost(plan.bands, profile, cluster).read_bytes.sum(axis=0)
     assert slow < 1e-4 * fast
