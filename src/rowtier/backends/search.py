@@ -12,7 +12,6 @@ import numpy as np
 
 from rowtier.backends.menu import Lists
 from rowtier.jit import compiled
-from rowtier.plan.solve.peaks import power
 from rowtier.profile.curve import Floats, Ints
 
 SLACK = 1e-12
@@ -37,6 +36,15 @@ def empty(menu: Lists, most_parts: int) -> State:
         np.zeros((tables, most_parts), dtype=np.int64),
         np.zeros((len(menu.free), 3)),
     )
+
+
+@compiled
+def power(x: float, doublings: int) -> float:
+    """x^(2^doublings), for x up to 8 and up to 8 doublings without overflow."""
+    x = min(x, 8.0)
+    for _ in range(doublings):
+        x *= x
+    return x
 
 
 @compiled

@@ -62,14 +62,12 @@ def cut_tables(courses: Sequence[Course], pieces: float, cluster: Cluster) -> li
             most = max(least, min(int(np.ceil(_LIGHT * heavy)), cluster.num_devices))
             found.append(knife.ways(max(least, int(heavy / 2)), most))
     mean = courses[0].main(courses[0].by_level(mean))
-    heights = _heights([cuts for cuts in found if len(cuts) > 1], mean, pieces)
+    heights = _heights(found, mean, pieces)
     return [_best_first(cuts, heights, pieces) for cuts in found]
 
 
 def _heights(ways: Sequence[Sequence[Cut]], mean: Floats, pieces: float) -> Floats:
     """How high each peak should be, so that tables and peaks together cost the least."""
-    if not ways:
-        return mean
     most = np.stack([cut.most for cuts in ways for cut in cuts])
     cost_s = np.array([cut.cost_s for cuts in ways for cut in cuts])
     first = np.cumsum([0, *(len(cuts) for cuts in ways[:-1])])
@@ -108,9 +106,9 @@ def _best_first(cuts: Sequence[Cut], heights: Floats, pieces: float) -> list[Cut
 
 
 def _counts(most: int) -> list[int]:
-    """Numbers to try: 1, 2, 3, 4, 6, 8, 12, ..."""
+    """Numbers to try: 1, 2, 3, 4, 6, 8, 12, ..., and the most."""
     found = [number for k in range(most.bit_length()) for number in (2**k, 3 * 2**k // 2)]
-    return sorted({number for number in found if number <= most})
+    return sorted({number for number in found if number <= most} | {most})
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,9 +136,6 @@ class _Knife:
             elif course.fits_a_node:
                 found.append(self._on_nodes(course, cutting))
             course.forget()
-        if not found:  # too few rows and columns for so many pieces
-            count = max(1, min(most, self._units))
-            found = self._on_devices(self.course, Cutting(-(-most // count), count))
         return found
 
     def _cuttings(self, least: int, most: int) -> Iterator[Cutting]:

@@ -87,9 +87,15 @@ class Owners:
         """Give each device of a node one of the pieces, where the peaks rise the least."""
         size = len(unit)
         for first in dict.fromkeys(device // size * size for device in self._by_load(unit[0])):
-            if all(self._fit([piece], first + place) for place, piece in enumerate(unit)):
+            room = self.room.copy()  # which devices may share
+            for place, piece in enumerate(unit):
+                if not self._has_room(piece, first + place, room):
+                    break
+                self._take(piece, first + place, room)
+            else:
+                self.room = room
                 for place, piece in enumerate(unit):
-                    self._add(piece, first + place)
+                    self._put(piece, first + place)
                 return True
         return False
 
@@ -125,11 +131,14 @@ class Owners:
     def _fit(self, unit: list[Piece], owner: int) -> bool:
         room = self.room.copy() if len(unit) > 1 else self.room
         for piece in unit:
-            if piece.bytes > sum(room.free_bytes(owner, tier) for tier in self._tiers(piece)):
+            if not self._has_room(piece, owner, room):
                 return False
             if len(unit) > 1:
                 self._take(piece, owner, room)
         return True
+
+    def _has_room(self, piece: Piece, owner: int, room: Room) -> bool:
+        return piece.bytes <= sum(room.free_bytes(owner, tier) for tier in self._tiers(piece))
 
     def _tiers(self, piece: Piece) -> list[str]:
         """The memories that it may lie in."""
@@ -160,7 +169,8 @@ class Owners:
         load = Load(self.busy, self._free_bytes(), len(self.cluster.levels))
         for squarings in SQUARINGS:
             self._swap(load, squarings)
-        self._cut_otherwise(load, [cuts for cuts in ways if len(cuts) > 1])
+        free = [cuts for cuts in ways if len(cuts) > 1 and cuts[0].course.tier is None]
+        self._cut_otherwise(load, free)
         tried = TRIALS
         while tried > 0:
             used, helped = self._cut(load, tried)
@@ -172,13 +182,13 @@ class Owners:
     def _cut_otherwise(self, load: Load, ways: Sequence[Sequence[Cut]]) -> None:
         """Cut tables in other ways, one after the other, where that saves time."""
         now = {cuts[0].course.index: cuts[0] for cuts in ways}
-        best_s, tried = self._step_s(load), 0
+        best_s, uneven_s, tried = self._step_s(load), _unevenness_s(load), 0
         for _ in range(ROUNDS):
             before_s = best_s
             for index, cut in self._by_promise(now, ways):
-                # No placement is better than one without peaks but those of the table itself.
+                # At best all peaks vanish but those of the table itself.
                 more_s = cut.cost_s + cut.peaks_s - now[index].cost_s
-                if cut is now[index] or more_s >= _unevenness_s(load):
+                if cut is now[index] or more_s >= uneven_s:
                     continue
                 if tried == self._most_tried:
                     return
@@ -187,7 +197,7 @@ class Owners:
                 aim_s = best_s * (1 - LEAST_GAIN * more - _NOISE)
                 found_s = self._recut(load, cut, aim_s)
                 if found_s < aim_s:
-                    now[index], best_s = cut, found_s
+                    now[index], best_s, uneven_s = cut, found_s, _unevenness_s(load)
             if best_s >= before_s * (1 - LEAST_GAIN):
                 return
 
@@ -234,6 +244,8 @@ class Owners:
         self.pieces, self.owners = [p for p, _ in kept], [o for _, o in kept]
         load.busy[:] += cut.course.even_busy - old.even_busy
         load.free[:] -= cut.course.even_bytes - old.even_bytes
+        if load.free.min() < 0:
+            return False
         for unit in _units(cut):
             size = len(unit)
             order = self._by_load(unit[0])

@@ -82,7 +82,7 @@ def norms_of(load: Load, squarings: int) -> Norms:
             scale[kind] = max(scale[kind], seconds[device])
         powers = 0.0
         for device in range(devices):
-            powers += power(seconds[device] / scale[kind], squarings)
+            powers += _power(seconds[device] / scale[kind], squarings)
         for place in range(_SOURCES):
             highest[kind, place] = np.argmax(seconds)
             seconds[highest[kind, place]] = -np.inf
@@ -114,8 +114,7 @@ def lower_peaks(load: Load, dealt: Dealt, squarings: int, steps: int) -> None:
     for step in range(steps):
         norms, helped = norms_of(load, squarings), False
         for look in range(min(stride - 1, _LOOKS)):
-            first = (step + look) % stride
-            helped = helped or _improve(load, dealt, norms, first, stride)
+            helped = helped or _improve(load, dealt, norms, step + look, stride)
         if not helped and (stride > _VERY_MANY or not _improve(load, dealt, norms, 0, 1)):
             return
 
@@ -201,7 +200,7 @@ def _best_exchange(
             saved -= _height(load.busy[device], nothing, mine, norms, most)
             if saved > best:
                 best, give, take, to = saved, piece, -1, device
-        for other in range(first, count, stride):
+        for other in range(first % stride, count, stride):
             device = dealt.owners[other]
             if device == source or dealt.fixed[other]:
                 continue
@@ -241,15 +240,15 @@ def _height(busy: Floats, less: Floats, more: Floats, norms: Norms, most: float)
         ids_s = busy[ids] - less[ids] + more[ids]
         sums_s = busy[sums] - less[sums] + more[sums]
         links_s = _links(ids_s, sums_s, norms.mean[ids], norms.mean[sums])
-        height += norms.worth[ids] * power(links_s / norms.scale[ids], norms.squarings)
+        height += norms.worth[ids] * _power(links_s / norms.scale[ids], norms.squarings)
     memory_s, slope = -np.inf, norms.worth[levels]
     for price in range(2 * levels, len(busy)):
         memory_s = max(memory_s, busy[price] - less[price] + more[price])
         if price == 2 * levels:  # the true one, which mostly is close to the largest
-            found = height + slope * power(memory_s / norms.scale[levels], norms.squarings)
+            found = height + slope * _power(memory_s / norms.scale[levels], norms.squarings)
             if found > most:
                 return np.inf
-    return float(height + slope * power(memory_s / norms.scale[levels], norms.squarings))
+    return float(height + slope * _power(memory_s / norms.scale[levels], norms.squarings))
 
 
 @compiled
@@ -258,7 +257,7 @@ def _links(ids_s: float, sums_s: float, mean_ids_s: float, mean_sums_s: float) -
 
 
 @compiled
-def power(value: float, squarings: int) -> float:
+def _power(value: float, squarings: int) -> float:
     """value^(2^squarings) of what is about 1: up to 8, and 8 squarings, without overflow."""
     value = min(max(value, 0.0), 8.0)
     for _ in range(squarings):

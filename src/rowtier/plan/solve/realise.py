@@ -54,6 +54,9 @@ class Maker:
             found = self._try(courses, ways, scarce)
             if not isinstance(found, int):
                 return found
+            ways[found] = ways[found][1:]  # the next best way to cut it
+            if ways[found]:
+                continue
             if courses[found].menu.owned.all():
                 return None
             courses[found] = courses[found].without_owners()
@@ -73,13 +76,17 @@ class Maker:
         bands, room = even
         worth_s = self._worth_s(room, scarce) * MULTIPLES
         memory_s = self._even_memory_s(bands)[:, None] - worth_s
-        owners = Owners(self.cluster, room.copy(), memory_s)
-        without = owners.deal([cuts[0] for cuts in ways.values()])
-        if without is not None:
-            return without
-        owners.level(list(ways.values()))
-        even = self._without_owners([owners.courses.get(c.index, c) for c in courses])
-        return None if even is None else self._with_owners(*even, owners)
+        for others in (list(ways.values()), []):  # if what is cut otherwise does not fit, as it is
+            owners = Owners(self.cluster, room.copy(), memory_s)
+            without = owners.deal([cuts[0] for cuts in ways.values()])
+            if without is not None:
+                return without
+            owners.level(others)
+            even = self._without_owners([owners.courses.get(c.index, c) for c in courses])
+            found = None if even is None else self._with_owners(*even, owners)
+            if found is not None:
+                return found
+        return None
 
     def _without_owners(self, courses: list[Course]) -> tuple[dict[str, list[Band]], Room] | None:
         """The bands of rows that have no owner, and the room that they leave."""

@@ -21,7 +21,7 @@ from rowtier.cost.step import step_cost
 from rowtier.cost.terms import terms_on_basis
 from rowtier.cost.touch import basis_of
 from rowtier.cost.tree import tree_of
-from rowtier.plan.solve.together import Saving, share_out
+from rowtier.plan.solve.together import Saving, shared_bytes
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 
@@ -92,22 +92,14 @@ def _shared_out(
     groups: dict[tuple[int, ...], list[_Slow]] = {}
     for one in slow:
         groups.setdefault(one.owners, []).append(one)
-    devices, moves = cluster.num_devices, []
+    devices = cluster.num_devices
+    moves: list[tuple[_Slow, int]] = []
     for owners, shared in sorted(groups.items()):
         own = [_saving(by_owner.get(owner, []), devices) for owner in owners]
         free = [room.free_bytes(owner, fast) for owner in owners]
-        sharers = _sharers_to_come(owners[0], fast, cluster)
-        taken = share_out(
-            [Saving.of(devices * one.gain, one.bytes_of_each, best_first=False) for one in shared],
-            own,
-            np.array(free) / sharers,
-            busy_s[list(owners)],
-        )
-        for one, size in zip(shared, taken, strict=True):
-            ends = np.concatenate(([0.0], np.cumsum(one.bytes_of_each)))
-            stop = int(np.interp(size, ends, np.concatenate(([one.band.start], one.stops))))
-            if stop > one.band.start:
-                moves.append((one, stop))
+        left = np.array(free) / _sharers_to_come(owners[0], fast, cluster)
+        taken = shared_bytes(_saving(shared, devices), own, left, busy_s[list(owners)])
+        moves += _take(shared, taken)
     return moves
 
 
@@ -115,11 +107,11 @@ def _saving(slow: list[_Slow], devices: int) -> Saving:
     nothing = [np.zeros(0)]
     gain = np.concatenate(nothing + [one.gain for one in slow])
     size = np.concatenate(nothing + [one.bytes_of_each for one in slow])
-    return Saving.of(devices * gain, size, best_first=True)
+    return Saving.of(devices * gain, size)
 
 
 def _sharers_to_come(owner: int, name: str, cluster: Cluster) -> int:
-    """The devices that share a tier with one and are filled after it, and itself."""
+    """The devices that share a tier with one and have higher numbers, and itself."""
     tier = next(tier for tier in cluster.device.tiers if tier.name == name)
     if tier.shared_by is None:
         return 1

@@ -77,6 +77,8 @@ class Course:
 
     def when_cut(self, cutting: Cutting) -> Course:
         """The same table, where rows choose knowing what it costs to be cut."""
+        if self.cluster.servers:  # whose sums are not cut, and would be taken to be
+            return replace(self)
         lines = cut_lines(self.menu.stats, self.profile, self.cluster, self.cost, cutting)
         choice = self.menu.when_cut(cutting.columns, lines).choose(self.prices)
         return replace(self, choice=choice)
@@ -86,13 +88,17 @@ class Course:
         """Seconds of links for rows without owners, which all devices have alike."""
         menu, buckets = self.menu, np.arange(len(self.choice))
         links_s = menu.seconds[self.choice, buckets] - menu.memory_s[self.choice, buckets]
-        return float(links_s @ (menu.widths * (1 - self.owned)))
+        rows = menu.widths * (1 - self.owned)
+        mass = (menu.mass * menu.by_sums[self.choice]) @ rows  # by sums of servers
+        facts = (menu.stats, self.profile, self.cluster, self.cost)
+        sums_s = sums_seconds(*facts, np.clip([mass], 0.0, 1.0))[0] if mass else 0.0
+        return float(links_s @ rows + sums_s)
 
     @cached_property
     def even_busy(self) -> Floats:
         """What rows without owners keep the memory of every device busy with, as `Piece.busy`."""
         menu, buckets = self.menu, np.arange(len(self.choice))
-        rows = menu.widths * (1 - self.owned)
+        rows = menu.widths * self._even_on_devices
         memory_s = float(menu.memory_s[self.choice, buckets] @ rows)
         paid_s = float((menu.memory_bytes @ self.scarce)[self.choice] @ rows)
         links = np.zeros(2 * len(self.level_shares))
@@ -107,7 +113,14 @@ class Course:
     def even_bytes(self) -> float:
         """Bytes that rows without owners take of every device, in whichever memory."""
         each = self.menu.memory_bytes.sum(axis=1)[self.choice]
-        return float(each @ (self.menu.widths * (1 - self.owned)))
+        return float(each @ (self.menu.widths * self._even_on_devices))
+
+    @property
+    def _even_on_devices(self) -> Floats:
+        """1 for the buckets whose home has no owner and is not a server's."""
+        tiers = len(self.cluster.device.tiers)
+        here = np.array([float(home.memory < tiers and not home.owned) for home in self.menu.homes])
+        return np.asarray(here[self.choice])
 
     @cached_property
     def owned(self) -> Floats:
@@ -166,7 +179,8 @@ class Course:
     def node_load(self, first: int, last: int, share: Share) -> Floats:
         """Seconds of each device of a node that has a run of buckets, level by level; the mean.
 
-        Its rows lie in the memories that were chosen: they do not fit themselves to one device.
+        Its rows are priced in the memories that were chosen: they cannot fit themselves to one
+        device. Where they lie is decided when memory is filled.
         """
         menu, devices, node = self.menu, self.cluster.num_devices, node_size(self.cluster)
         chosen, at = self.choice[first:last], np.arange(first, last)
