@@ -34,9 +34,10 @@ from rowtier.profile.profile import Profile
 
 LEAST_COLUMNS = 8  # a table is cut at multiples of these: memory reads no less at once
 # Multiples of the prices at which memory is counted: the true one first, the others close around
-# it and few far away.
-_OCTAVES = np.array([0.12, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0])
-MULTIPLES = np.concatenate(([1.0, 0.0], 2.0**_OCTAVES, 2.0**-_OCTAVES))
+# it. A device that has a large even table may run out of memory at much higher prices.
+_NEAR = (0.12, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.25, 1.5, 2.0, 3.0, 5.0)  # octaves
+_HIGHER = np.array(sorted((*_NEAR, 1.75, 2.5, 3.5, 4.0)))
+MULTIPLES = np.concatenate(([1.0, 0.0], 2.0**_HIGHER, 2.0 ** -np.array(_NEAR)))
 WAYS = 2 + len(MULTIPLES)  # asking, answering with sums, memory at each price
 MAIN = 3  # of the ways: with memory at the true price alone
 
