@@ -24,6 +24,7 @@ from rowtier import (
 )
 from rowtier.cost.memory import used_bytes
 from rowtier.cost.step import step_cost
+from rowtier.plan.solve.pack import packed
 from rowtier.plan.verify import verify
 
 
@@ -292,3 +293,21 @@ def test_statistics_from_less_data_leave_more_open_and_caution_has_a_price() -> 
     assert cautious.caution.expected >= cautious.caution.expected_without * 0.99
     assert cautious.caution.pessimistic <= cautious.caution.pessimistic_without * 1.01
     assert json.dumps(cautious.to_data())
+
+
+def test_cold_rows_do_not_fill_fast_memory_while_slow_memory_is_left() -> None:
+    """A pinned table fills one device, so that nothing can lie on all devices alike."""
+    profile = _profile((1000, 900, 800, 700))
+    stored = sum(stats.table.stored_bytes for stats in profile.stats)
+    cluster = _cluster(4_000, 70_000)  # the pinned table has 64,000 bytes
+    options = PlanOptions(constraints=Constraints.model_validate({"tables": {"t0": {"device": 3}}}))
+    bands = packed(profile, cluster, options)
+    assert bands is not None
+    used = used_bytes(bands, profile, cluster)
+    assert used.sum() == stored
+    assert used[:, 0].sum() == 0  # 218 kB in 280 kB of slow memory
+    assert {band.members for band in bands["t0"]} == {(3,)}
+    plan = make_plan(profile, cluster, "joint", options)
+    assert verify(plan).holds
+    fast, slow = step_cost(plan.bands, profile, cluster).read_bytes[:3].sum(axis=0)
+    assert fast > slow  # hot rows are moved there afterwards

@@ -27,7 +27,9 @@ from rowtier import (
 )
 from rowtier.cost.memory import used_bytes
 from rowtier.plan.recshard import Problem, recshard_time_s
+from rowtier.plan.verify import Verdict, verify
 from rowtier.profile.curve import MAX_BUCKETS, Curve, bucket_stops
+from rowtier.synth.rm import rm_profile
 
 SPLIT = PlanOptions(split=True)
 
@@ -476,3 +478,23 @@ def test_highs_knows_two_tiers() -> None:
     three = _cluster(2, (10**9, 1e9), (10**9, 1e8), (10**9, 1e7))
     with pytest.raises(UserError, match="m0, m1, m2: use recshard"):
         make_plan(profile, three, "recshard-milp")
+
+
+@pytest.mark.parametrize("reserve", [0.0, 0.3])
+def test_the_bound_of_cut_tables_is_recomputed_without_the_solver(reserve: float) -> None:
+    profile, cluster = rm_profile("rm2", seed=1), Cluster.preset("recshard-16")
+    plan = make_plan(profile, cluster, "recshard", PlanOptions(split=True, reserve=reserve))
+    verdict = verify(plan)
+    assert verdict.holds
+    assert verdict.bound == pytest.approx(verdict.proved, rel=1e-6)
+    assert plan.certificate is not None
+    higher = (plan.certificate.bound + plan.certificate.objective) / 2
+    raised = replace(plan, certificate=plan.certificate.model_copy(update={"bound": higher}))
+    found = verify(raised)
+    assert (not found.holds) == (higher > plan.certificate.bound * (1 + 1e-6))
+
+
+def test_a_bound_of_nothing_for_a_plan_that_costs_nothing_is_no_gap() -> None:
+    verdict = Verdict((), "sca", 0.0, 0.0, 0.0, None, 1e-3)
+    assert verdict.gap == 0
+    assert Verdict((), "sca", 1.0, 1.0, 0.0, None, 1e-3).gap is None

@@ -25,16 +25,19 @@ def command(
     if json:
         show.as_json(verdict.to_dict())
         return
-    if verdict.view is None or verdict.recomputed is None or verdict.gap is None:
+    if verdict.view is None or verdict.recomputed is None:
         show.line("the plan holds; it claims no objective, so there is no gap to check")
     else:
-        show.line(
-            f"the plan holds: {verdict.recomputed:.6g} {VIEWS[verdict.view].unit} in view "
-            f"{verdict.view!r}, at most {verdict.gap:.2%} above the best possible "
-            f"({verdict.bound:.6g} {VIEWS[verdict.view].unit})"
-        )
+        unit = VIEWS[verdict.view].unit
+        found = f"the plan holds: {verdict.recomputed:.6g} {unit} in view {verdict.view!r}"
+        if verdict.gap is None:
+            show.line(f"{found}; its bound says nothing")
+        else:
+            claims = "" if verdict.proved is not None or verdict.gap == 0 else "it claims to be "
+            best = f"above the best possible ({verdict.bound:.6g} {unit})"
+            show.line(f"{found}, {claims}at most {verdict.gap:.2%} {best}")
     if verdict.proved is not None:
-        show.line("the bound was recomputed from its prices, without the solver")
+        show.line("the bound was recomputed, without the solver")
     elif verdict.bound:
-        show.line("the bound was not recomputed: the certificate names no prices that prove it")
+        show.line("the bound was not recomputed: it rests on more than prices for memory")
     show.line(f"expected step time: {1e3 * verdict.step_s:.4g} ms")

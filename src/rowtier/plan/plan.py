@@ -48,6 +48,8 @@ class Price(Noun):
 class Proof(Noun):
     """Prices of a byte of every memory that prove a bound, and the bytes they are prices of.
 
+    On RecShard's objective the bytes are enough, and there are no prices.
+
     Memories of a device first, fastest first, then those of servers; bytes for each device.
     """
 

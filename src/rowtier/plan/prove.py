@@ -1,14 +1,17 @@
-"""Recompute a bound on step time from its prices, by code that shares nothing with the solver.
+"""Recompute bounds by code that shares nothing with the solvers.
 
 A certificate of `joint` names a price for a byte of every memory. At any prices every row of
 every table may choose its home alone; what that costs, less what all memory is worth, is below
 the cost of every plan (README.md says why). So a bound is proved by adding up, once, with
 nothing to search: this is that sum, bucket by bucket and home by home.
+
+On RecShard's objective nothing is faster than if all fast memory were one and held the rows
+that are read most per byte. Where tables stay whole, bounds have other reasons and are not proved.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -26,8 +29,10 @@ MASSES = np.concatenate(([0.0], np.geomspace(1e-6, 1.0, 400)))
 
 
 def proved_s(plan: Plan) -> float | None:
-    """Seconds that no plan beats, by the prices in the certificate; None if it names none."""
+    """Seconds that no plan beats; None if the certificate's bound needs other reasons."""
     proof = plan.certificate.proof if plan.certificate is not None else None
+    if plan.certificate is not None and plan.certificate.view == "recshard":
+        return None if proof is None else _pooled_s(plan, proof.capacity_bytes)
     if proof is None or len(proof.prices) != len(_memories(plan.cluster)):
         return None
     prices = np.maximum(np.array(proof.prices), 0.0)
@@ -35,6 +40,28 @@ def proved_s(plan: Plan) -> float | None:
     tables = (_least_s(stats, plan.profile, plan.cluster, prices) for stats in plan.profile.stats)
     found = sum(tables) - worth + _waiting_s(plan.profile, plan.cluster)
     return max(0.0, found)  # no step takes less than nothing
+
+
+def _pooled_s(plan: Plan, capacity_bytes: Sequence[float]) -> float:
+    """RecShard's objective with the memory of all devices as one, filled with the hottest rows."""
+    devices, kept, read = plan.cluster.num_devices, [], []
+    for stats in plan.profile.stats:
+        curve, table = stats.curve, stats.table
+        lookups = plan.profile.lookups_per_step(stats) * devices
+        kept.append(curve.widths * float(table.stored_row_bytes))
+        read.append(curve.probabilities * curve.widths * lookups * table.row_bytes)
+    kept_bytes, read_bytes = np.concatenate(kept), np.concatenate(read)
+    order = np.argsort(-read_bytes / kept_bytes, kind="stable")
+    until = np.concatenate(([0.0], np.cumsum(kept_bytes[order])))
+    served = np.concatenate(([0.0], np.cumsum(read_bytes[order])))
+    tiers = sorted(plan.cluster.device.tiers, key=lambda tier: -tier.bandwidth_bytes_per_s)
+    room, before, seconds = 0.0, 0.0, 0.0
+    for tier, size in zip(tiers, capacity_bytes, strict=False):
+        room += size * devices
+        now = float(np.interp(room, until, served))
+        seconds += (now - before) / tier.bandwidth_bytes_per_s
+        before = now
+    return seconds / devices
 
 
 def _memories(cluster: Cluster) -> list[tuple[str, tuple[int, ...] | None]]:

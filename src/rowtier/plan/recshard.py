@@ -24,7 +24,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.views import access_time_s
 from rowtier.errors import InfeasibleError
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import GIGA, Certificate, Plan, Price
+from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
 from rowtier.plan.solve.bound import Bound, pool_bound, whole_bound
 from rowtier.plan.solve.heat import Heat, heat_of
 from rowtier.plan.solve.layout import Layout, Solution
@@ -174,8 +174,16 @@ class Problem:
             bound=bound.seconds,
             binding=self._binding(bound),
             prices=self._prices(bound),
+            proof=self._proof(bound),
         )
         return dataclasses.replace(plan, certificate=certificate)
+
+    def _proof(self, bound: Bound) -> Proof | None:
+        """What it takes to recompute the bound of tables that may be cut: bytes for each device."""
+        if not self.options.split or bound.reason != "pool":
+            return None
+        sizes: list[float] = self.machine.sizes.astype(float).tolist()
+        return Proof(prices=(), capacity_bytes=tuple(sizes))
 
     def _prices(self, bound: Bound) -> tuple[Price, ...]:
         """What the bound falls by with one more GB of each memory on every device."""

@@ -41,8 +41,10 @@ class Verdict:
     @property
     def gap(self) -> float | None:
         """At most this share above the best possible, from the recomputed objective."""
-        if self.recomputed is None or not self.bound:
+        if self.recomputed is None or self.bound is None:
             return None
+        if self.bound == 0:
+            return 0.0 if self.recomputed == 0 else None
         return self.recomputed / self.bound - 1
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +74,7 @@ def verify(plan: Plan) -> Verdict:
     proved = None if mistakes else proved_s(plan)
     claimed = 0.0 if certificate is None else certificate.bound
     if proved is not None and claimed > proved * (1 + PROOF_TOLERANCE):
-        accepted = f"its prices prove no more than {proved!r}; plan again"
+        accepted = f"no more than {proved!r} is proved; plan again"
         mistakes.append(Mistake("certificate.bound", claimed, accepted))
     cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
     if plan.constraints is not None and not mistakes:

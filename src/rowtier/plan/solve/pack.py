@@ -1,13 +1,15 @@
 """Somewhere to lie for every row, if there is room at all: the last resort.
 
-Pinned tables first, then the coldest. Rows go to all devices alike while that fits, then to
-those that have room left, one by one, from the slowest memory inwards and the coldest rows
-first, so that fast memory is left to what is hot. It finds a place whenever the bytes are there.
+Pinned tables first, then the coldest. From the slowest memory inwards rows go to all devices alike
+while that fits, then to those that have room left, the coldest rows first, so that fast memory is
+left to what is hot. It finds a place whenever the bytes are there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+import numpy as np
 
 from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
@@ -92,7 +94,11 @@ class _Packer:
     def _places(self, stats: TableStats) -> Iterator[Band]:
         scope = self.wanted.pin(stats.table.name).scope or self.cluster.top
         for tier in self._tiers(stats):
-            yield Band(start=0, stop=1, scope=scope, tier=tier, coalesced=True)
+            base = Band(start=0, stop=1, scope=scope, tier=tier, coalesced=True)
+            yield base
+            if scope == self.cluster.top:
+                for members in self._with_room(stats, tier):
+                    yield base.model_copy(update={"members": members})
         if scope == self.cluster.top:
             for server in self.cluster.servers:
                 members = self.cluster.server_members(server)
@@ -102,6 +108,17 @@ class _Packer:
                     yield home.model_copy(update={"members": members})
             for device in range(self.cluster.num_devices):
                 yield from self._on((device,), stats)
+
+    def _with_room(self, stats: TableStats, tier: str) -> Iterator[tuple[int, ...]]:
+        """The devices that have room for a row left, ever fewer of them as they are filled."""
+        devices, before = self.cluster.num_devices, self.cluster.num_devices
+        while True:
+            enough = self.room.free_on(tier)[:devices] >= stats.table.stored_row_bytes
+            members = tuple(np.flatnonzero(enough).tolist())
+            if not members or len(members) >= before:
+                return
+            before = len(members)
+            yield members
 
     def _fill(self, stats: TableStats, places: Iterator[Band]) -> bool:
         """Cut the table over places, as much into each as there is room for."""
