@@ -165,7 +165,9 @@ def _certificate(certificate: Certificate) -> None:
     if certificate.caution is not None:
         caution = certificate.caution
         price = f"{caution.price:.2%}" if caution.price > 0 else "nothing"
+        gain = f"{caution.gain:.2%}" if caution.gain > 0 else "nothing"
         show.line(
             f"caution at {caution.confidence:.0%} costs {price} if all goes as "
-            f"expected, and saves {caution.gain:.2%} if hot rows are as cold as feared"
+            f"expected, and saves {gain} if hot rows are as cold as feared, which is what the "
+            "times above are for"
         )

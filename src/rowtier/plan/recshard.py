@@ -126,23 +126,24 @@ class Problem:
         device = int(self.machine.sizes.sum())
         total, room = int(needed.sum()), device * self.machine.devices
         if total > room:
+            each = show_bytes(-(-(total - room) // self.machine.devices))
             raise InfeasibleError(
                 f"the tables need {show_bytes(total)} and {self._devices} have "
-                f"{show_bytes(room)}: {show_bytes(total - room)} is missing; add capacity, a "
-                "tier or devices"
+                f"{show_bytes(room)}: {show_bytes(total - room)} is missing; add {each} of "
+                "memory to each device, a tier or devices"
             )
         largest = int(np.argmax(needed))
         if needed[largest] > device and not self.options.split:
             raise InfeasibleError(
                 f"table {self._name(largest)!r} needs {show_bytes(int(needed[largest]))} on one "
                 f"device and each of {self._devices} has {show_bytes(device)}: add capacity or a "
-                "tier, or let tables be cut (split)"
+                "tier, or let tables be cut (--split)"
             )
 
     @property
     def _devices(self) -> str:
         less = str(self.options.reserved)
-        reserved = f", {less}," if less else ""
+        reserved = f" ({less})" if less else ""
         shared = [tier.name for tier in self.cluster.device.tiers if tier.shared_by]
         even = f" with equal parts of {', '.join(shared)}" if shared else ""
         servers = " (servers are passed over)" if self.cluster.servers else ""
@@ -155,7 +156,7 @@ class Problem:
     def not_packed(self) -> InfeasibleError:
         """What to say when bytes fit in total, but no way was found to divide them."""
         needed = self.heat.rows * self.heat.row_bytes
-        whole = "" if self.options.split else ", or let tables be cut (split)"
+        whole = "" if self.options.split else ", or let tables be cut (--split)"
         return InfeasibleError(
             f"no way was found to pack {len(needed)} tables of {show_bytes(int(needed.sum()))}, "
             f"the largest {show_bytes(int(needed.max()))}, onto {self._devices}, "
