@@ -412,7 +412,7 @@ def test_what_cannot_fit_is_said_with_names_and_bytes(method: str) -> None:
 def test_cut_tables_fit_where_whole_ones_do_not() -> None:
     stats = [counted(_table(0, 100), np.arange(100) + 1), counted(_table(1, 30), np.arange(30) + 1)]
     profile, cluster = Profile(4, tuple(stats)), _cluster(3, (200, 1e9), (600, 1e8))
-    with pytest.raises(InfeasibleError, match=r"\(split\)"):
+    with pytest.raises(InfeasibleError, match=r"\(--split\)"):
         make_plan(profile, cluster, "recshard")
     plan = make_plan(profile, cluster, "recshard", SPLIT)
     assert len({member for band in plan.bands["t0"] for member in band.members}) > 1
