@@ -167,13 +167,11 @@ class Menu:
     mass: Floats  # of one row in each bucket
     lines: Floats  # intercept and slope of g, rising with the mass that it belongs to
 
-    def least(self, prices: Floats) -> tuple[float, int]:
-        """The least that the table costs at these prices, and the line of g it lies on."""
-        cost, line, _, _ = self.best(prices)
-        return cost, line
-
     def best(self, prices: Floats) -> tuple[float, int, Ints, Floats]:
-        """The same, the best home of every bucket, and the rows that each home gets."""
+        """The least that the table costs at these prices, and the line of g it lies on.
+
+        And the best home of every bucket, and the rows that each home gets.
+        """
         paid = self.memory_bytes @ prices
         cost, line, choice, rows = best_homes(
             self.seconds, paid, self.by_sums, self.widths, self.mass, self.lines

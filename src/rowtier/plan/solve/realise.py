@@ -21,7 +21,7 @@ from rowtier.plan.solve.shares import MULTIPLES, Course
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
 
-MOST_WITHOUT_OWNER = 24
+MOST_WITHOUT_OWNER = 48  # tries, two for each table that finds no room
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Maker:
             found = self._try(courses, ways, scarce)
             if not isinstance(found, int):
                 return found
-            ways[found] = ways[found][1:]  # the next best way to cut it
+            ways[found] = ways[found][1:2]  # the next best way to cut it, and then none
             if ways[found]:
                 continue
             if courses[found].menu.owned.all():
