@@ -43,6 +43,7 @@ from rowtier import (
     Device,
     Level,
     Profile,
+    ProfileOptions,
     Replay,
     Table,
     Tables,
@@ -54,7 +55,6 @@ from rowtier import (
     replay,
 )
 from rowtier.evaluate.replay import Figure
-from rowtier.profile.readers import Chunk, open_source
 
 METHODS = ("row-wise", "table-wise", "recshard", "flexshard", "sca", "joint")
 MANY = 1e5
@@ -180,21 +180,8 @@ def stationary_data(folder: Path, quick: bool) -> tuple[Tables, Path]:
 
 def half_of(data: Path, tables: Tables, late: bool) -> Profile:
     """The profile of the first or second half of the samples."""
-    features = [name for table in tables for name in table.features]
-    source = open_source(data, features)
-    batches = [
-        {name: _pair(chunk, name) for name in features}
-        for part in source.parts
-        for chunk in source.read(part, features)
-        if chunk.late == late
-    ]
-    return make_profile(batches, tables)
-
-
-def _pair(chunk: Chunk, name: str) -> tuple[Any, Any]:
-    ids = chunk.features[name]
-    lengths = np.ones(chunk.samples, dtype=np.int64) if ids.lengths is None else ids.lengths
-    return ids.values, lengths
+    options = ProfileOptions(after=0.5) if late else ProfileOptions(before=0.5)
+    return make_profile(data, tables, options)
 
 
 def cluster_for(profile: Profile, fast_share: float = 0.4) -> Cluster:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import shutil
@@ -99,19 +100,43 @@ def test_a_sample_is_a_sample_and_repeatable(dataset: Path, tmp_path: Path) -> N
     assert 100 < a["item"].samples < 320
 
 
-def test_merging_halves_gives_the_whole(dataset: Path, tmp_path: Path) -> None:
+def counts(folder: Path) -> list[tuple[list[int], list[int]]]:
+    found = [stats.counts for stats in Profile.load(folder).stats]
+    return [(c.rows.tolist(), c.counts.tolist()) for c in found if c is not None]
+
+
+@pytest.mark.parametrize("by", [("50%", "50%"), ("2016-01-02", "2016-01-02", "--time", "day")])
+def test_what_lies_before_and_after_an_edge_gives_the_whole(
+    dataset: Path, tmp_path: Path, by: tuple[str, ...]
+) -> None:
     whole = pq.read_table(dataset / "data")
-    for name, part in (("first", whole[:1000]), ("second", whole[1000:])):
-        pq.write_table(part, tmp_path / f"{name}.parquet")
-        file = tmp_path / f"{name}.parquet"
-        code, _, errors = profile(file, dataset / "tables.yaml", tmp_path / name, "--half", name)
+    days = [datetime.date(2016, 1, 1 + i // 1000) for i in range(len(whole))]
+    pq.write_table(whole.append_column("day", pa.array(days)), tmp_path / "all.parquet", 300)
+    for name, edge in zip(("--before", "--after"), by[:2], strict=True):
+        arguments = (tmp_path / "all.parquet", dataset / "tables.yaml", tmp_path / name[2:])
+        code, _, errors = profile(*arguments, name, edge, *by[2:])
         assert (code, errors) == (0, "")
-    code, _, _ = run("profile", "merge", str(tmp_path / "second"), str(tmp_path / "first"),
-                     "-o", str(tmp_path / "merged"))  # fmt: skip
+        assert Profile.load(tmp_path / name[2:])["item"].samples == 1000
+    parts = [str(tmp_path / name) for name in ("after", "before")]
+    code, _, _ = run("profile", "merge", *parts, "-o", str(tmp_path / "merged"))
     assert code == 0
     profile(dataset / "data", dataset / "tables.yaml", tmp_path / "whole")
-    merged, direct = Profile.load(tmp_path / "merged"), Profile.load(tmp_path / "whole")
-    assert merged.fingerprint == direct.fingerprint
+    assert counts(tmp_path / "merged") == counts(tmp_path / "whole")
+
+
+def test_files_of_a_whole_are_merged_with_the_number_of_their_first_sample(
+    dataset: Path, tmp_path: Path
+) -> None:
+    whole = pq.read_table(dataset / "data")
+    for first, part in ((0, whole[:700]), (700, whole[700:])):
+        file = tmp_path / f"{first}.parquet"
+        pq.write_table(part, file)
+        more = ("--first-sample", str(first))
+        assert profile(file, dataset / "tables.yaml", tmp_path / str(first), *more)[0] == 0
+    parts = [str(tmp_path / name) for name in ("700", "0")]
+    assert run("profile", "merge", *parts, "-o", str(tmp_path / "merged"))[0] == 0
+    profile(dataset / "data", dataset / "tables.yaml", tmp_path / "whole")
+    assert counts(tmp_path / "merged") == counts(tmp_path / "whole")
 
 
 def test_an_interrupted_run_leaves_nothing_and_resumes(dataset: Path, tmp_path: Path) -> None:
@@ -206,7 +231,11 @@ def test_a_wrong_option_is_refused(
     arguments = (dataset / "data", dataset / "tables.yaml", tmp_path / "p")
     for more, says in (
         (("--on-out-of-range", "ignore"), "error, clip, drop, hash"),
-        (("--half", "third"), "first, second"),
+        (("--before", "half"), "a share such as 10%"),
+        (("--after", "150%"), "between 0% and 100%"),
+        (("--before", "20%", "--after", "80%"), "no sample lies there"),
+        (("--before", "0%"), "no sample lies there"),
+        (("--before", "7", "--time", "nowhere"), "no such column"),
         (("--sample", "200%"), "10%"),
         (("--memory", "lots"), "24GiB"),
         (("--dask", "tcp://127.0.0.1:1"), "no Dask scheduler answers"),

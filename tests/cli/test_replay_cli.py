@@ -99,7 +99,8 @@ def test_both_write_a_trace(folder: Path, tmp_path: Path) -> None:
     [
         (["--on-out-of-range", "guess"], "accepted are error, clip, drop, hash"),
         (["--batch-size", "4000"], "smaller --batch-size"),
-        (["--after", "100%"], "such as 50%"),
+        (["--after", "100%"], "after 100%: no sample lies there"),
+        (["--after", "3", "--time", "nowhere"], "no such array"),
         (["--after", "half"], "half"),
     ],
 )

@@ -113,7 +113,7 @@ def replayed(case: Case, options: CostOptions) -> list[Any]:
     data = [
         {name: batch[name][:2] for name in names} for batches in case.steps for batch in batches
     ]
-    found = windows(open_source(data, names), names, Wanted(counter.step_samples, 0.0, None, 0))
+    found = windows(open_source(data, names), names, Wanted(counter.step_samples))
     return [facts for window in found for _, facts in counter.add(window)]
 
 

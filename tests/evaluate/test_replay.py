@@ -179,7 +179,9 @@ def test_a_plan_without_row_order_is_refused_with_the_way_to_one(plan: Plan) -> 
         ({"batch_size": 5000}, "for a step, which takes 20,000"),
         ({"batch_size": 0}, "batch_size 0"),
         ({"steps": 0}, "steps 0"),
-        ({"after": 1.0}, "after 1"),
+        ({"after": 1.0}, "after 1: no sample lies there"),
+        ({"after": 1.5}, "after 1.5: is not between 0 and 1"),
+        ({"after": 0.98}, "in the window that was asked for 120 samples, too few"),
     ],
 )
 def test_what_cannot_be_replayed_says_why(plan: Plan, options: dict, says: str) -> None:

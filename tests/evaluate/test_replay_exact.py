@@ -136,7 +136,7 @@ def fast_steps(
 ) -> list[StepFacts]:
     counter = Counter(plan, batch_size, options)
     source = open_source(batches(data, chunk), list(data))
-    found = windows(source, list(data), Wanted(counter.step_samples, 0.0, None, 0))
+    found = windows(source, list(data), Wanted(counter.step_samples))
     return [facts for window in found for _, facts in counter.add(window)]
 
 

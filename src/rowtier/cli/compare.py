@@ -8,9 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rowtier.cli import show
+from rowtier.cli.data_options import (
+    POLICIES,
+    AfterOption,
+    BeforeOption,
+    OutOfRangeOption,
+    TimeOption,
+    one_of,
+)
 from rowtier.cli.names import shortened, unique
 from rowtier.cli.predict import IdsOption, WeightedOption, cost_options, more
-from rowtier.units import parse_share
 
 if TYPE_CHECKING:
     from rowtier.evaluate.compare import Comparison, Load
@@ -41,14 +48,10 @@ def command(
         int | None, typer.Option(min=1, help="With --data: so many steps only, drawn by --seed.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which steps --steps takes.")] = 0,
-    after: Annotated[
-        float | None,
-        typer.Option(
-            parser=lambda text: parse_share(str(text)),
-            metavar="SHARE",
-            help="With --data: skip this first part, such as the 50% that was profiled.",
-        ),
-    ] = None,
+    before: BeforeOption = None,
+    after: AfterOption = None,
+    time: TimeOption = None,
+    on_out_of_range: OutOfRangeOption = "error",
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every holder.")] = False,
@@ -59,7 +62,16 @@ def command(
 
     loaded, baselines = _sorted_out(plans)
     options = cost_options(next(iter(loaded.values())), ids, weighted)
-    wishes = {"batch_size": batch_size, "steps": steps, "after": after, "seed": seed or None}
+    policy = one_of("--on-out-of-range", on_out_of_range, POLICIES)
+    wishes = {
+        "batch_size": batch_size,
+        "steps": steps,
+        "before": before,
+        "after": after,
+        "time": time,
+        "seed": seed or None,
+        "on_out_of_range": None if policy == "error" else policy,
+    }
     replaying: dict[str, Any] = {key: wish for key, wish in wishes.items() if wish is not None}
     with show.progress(f"replaying {data}", quiet=json or data is None) as progress:
         if data is not None:

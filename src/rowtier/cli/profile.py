@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 from rowtier.cli import show
+from rowtier.cli.data_options import (
+    POLICIES,
+    AfterOption,
+    BeforeOption,
+    OutOfRangeOption,
+    TimeOption,
+    one_of,
+)
 from rowtier.units import parse_bytes, parse_share
 
 if TYPE_CHECKING:
     from rowtier.profile.coverage import Enough
+    from rowtier.profile.ids import OutOfRange
     from rowtier.profile.look import TableLook
     from rowtier.profile.profile import Profile
 
 MAX_TABLES = 30
 DEFAULT_CUT = 0.1
-POLICIES = ("error", "clip", "drop", "hash")
 
 
 CutOption = Annotated[
@@ -60,16 +68,18 @@ def measure(
         typer.Option(parser=parse_share, metavar="SHARE", help="Read this share, such as 1%."),
     ] = "100%",  # type: ignore[assignment]
     seed: Annotated[int, typer.Option(help="Which samples --sample takes.")] = 0,
-    half: Annotated[
-        str | None,
-        typer.Option(help="For `profile merge`: this data is the first or second half of a whole."),
-    ] = None,
-    on_out_of_range: Annotated[
-        str,
+    before: BeforeOption = None,
+    after: AfterOption = None,
+    time: TimeOption = None,
+    first_sample: Annotated[
+        int | None,
         typer.Option(
-            help="What to do with an id the table has no row for: error, clip, drop, hash."
+            min=0,
+            help="For `profile merge`: the number that the first sample has in the whole that this "
+            "data is part of. Default: its number in DATA, from 0.",
         ),
-    ] = "error",
+    ] = None,
+    on_out_of_range: OutOfRangeOption = "error",
     cut: CutOption = DEFAULT_CUT,
     workers: Annotated[int, typer.Option(min=1, help="Processes that count.")] = 1,
     memory: Annotated[
@@ -100,8 +110,11 @@ def measure(
     options = ProfileOptions(
         sample=sample,
         seed=seed,
-        half=_one_of("--half", half, "first", "second"),
-        on_out_of_range=_one_of("--on-out-of-range", on_out_of_range, *POLICIES),
+        before=before,
+        after=after,
+        time=time,
+        first_sample=first_sample,
+        on_out_of_range=cast("OutOfRange", one_of("--on-out-of-range", on_out_of_range, POLICIES)),
         workers=workers,
         memory_bytes=memory,
         dask=dask,
@@ -151,14 +164,6 @@ def merge(
     _report(profile, json, DEFAULT_CUT)
     if not json:
         show.written(output)
-
-
-def _one_of(option: str, text: str | None, *accepted: str) -> Any:
-    from rowtier.errors import UserError
-
-    if text is not None and text not in accepted:
-        raise UserError(f"{option} {text!r}: accepted are {', '.join(accepted)}")
-    return text
 
 
 def _report(profile: Profile, json: bool, cut: float, full: bool = False) -> None:

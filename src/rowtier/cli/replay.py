@@ -4,20 +4,27 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
 from rowtier.cli import show
+from rowtier.cli.data_options import (
+    POLICIES,
+    AfterOption,
+    BeforeOption,
+    OutOfRangeOption,
+    TimeOption,
+    one_of,
+)
 from rowtier.cli.predict import IdsOption, TraceOption, WeightedOption, cost_options, more
-from rowtier.units import parse_share
 
 if TYPE_CHECKING:
     from rowtier.evaluate.replay import Figure, Replay
+    from rowtier.profile.ids import OutOfRange
 
 MAX_HOLDERS = 8
 MAX_TABLES = 8
-POLICIES = ("error", "clip", "drop", "hash")
 
 
 def command(
@@ -32,20 +39,10 @@ def command(
         int | None, typer.Option(min=1, help="So many steps only, drawn from the data by --seed.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Which steps --steps takes.")] = 0,
-    after: Annotated[
-        float,
-        typer.Option(
-            parser=lambda text: parse_share(str(text)),
-            metavar="SHARE",
-            help="Skip this first part of the data, such as the 50% that was profiled.",
-        ),
-    ] = "0%",  # type: ignore[assignment]
-    on_out_of_range: Annotated[
-        str,
-        typer.Option(
-            help="What to do with an id the table has no row for: error, clip, drop, hash."
-        ),
-    ] = "error",
+    before: BeforeOption = None,
+    after: AfterOption = None,
+    time: TimeOption = None,
+    on_out_of_range: OutOfRangeOption = "error",
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every figure.")] = False,
@@ -53,21 +50,16 @@ def command(
     json: show.JsonOption = False,
 ) -> None:
     """Count accesses, distinct rows and bytes of real batches, beside what was predicted."""
-    from rowtier.errors import UserError
     from rowtier.evaluate.replay import replay
     from rowtier.plan.plan import Plan
 
-    if on_out_of_range not in POLICIES:
-        raise UserError(
-            f"--on-out-of-range {on_out_of_range!r}: accepted are {', '.join(POLICIES)}"
-        )
-    policy = cast(Literal["error", "clip", "drop", "hash"], on_out_of_range)
+    policy = cast("OutOfRange", one_of("--on-out-of-range", on_out_of_range, POLICIES))
     loaded = Plan.load(plan)
     options = cost_options(loaded, ids, weighted)
     with show.progress(f"replaying {data}", quiet=json) as progress:
         found = replay(
             loaded, data, batch_size, steps, seed, after, progress,
-            options=options, on_out_of_range=policy,
+            before=before, time=time, options=options, on_out_of_range=policy,
         )  # fmt: skip
     if trace is not None:
         from rowtier.report.trace import write_trace

@@ -46,72 +46,52 @@ class Wanted:
     """Which steps of the data to take."""
 
     step_samples: int
-    after: float
-    steps: int | None
-    seed: int
+    steps: int | None = None
+    seed: int = 0
 
 
 def windows(source: Source, features: Sequence[str], wanted: Wanted) -> Iterator[Window]:
     """The chunks of the data with the steps that are wanted."""
-    skip, chosen, last = _choose(source, wanted)
-    at = -skip
-    for chunk, path, first_sample, before, done in _chunks(source, features):
-        if source.samples is None:
-            at -= _left_out(chunk, wanted.after, before, done)
+    chosen, last = _choose(source, wanted)
+    at = 0
+    for chunk, path, done in _chunks(source, features):
         pieces = _pieces(at, chunk.samples, wanted.step_samples, chosen)
         if pieces:
-            yield Window(chunk, path, first_sample, pieces, done)
+            yield Window(chunk, path, chunk.first_sample, pieces, done)
         at += chunk.samples
         if last is not None and at >= (last + 1) * wanted.step_samples:
             return
 
 
-def _choose(source: Source, wanted: Wanted) -> tuple[int, Container[int], int | None]:
-    """Samples to skip, the numbers of the steps to take, and the last of them if known."""
-    if source.samples is None:
-        if wanted.after and not source.ordered:
-            raise UserError(
-                f"after {wanted.after:.0%}: only reading tells how long this data is; give files, "
-                "or a list of batches"
-            )
+def _choose(source: Source, wanted: Wanted) -> tuple[Container[int], int | None]:
+    """The numbers of the steps to take, and the last of them if known."""
+    samples = source.samples
+    if samples is None and wanted.steps is not None and source.kind != "batches":
+        samples = source.count_samples()
+    if samples is None:
         every = range(2**62 if wanted.steps is None else wanted.steps)
-        return 0, every, None if wanted.steps is None else wanted.steps - 1
-    skip = round(source.samples * wanted.after)
-    there = (source.samples - skip) // wanted.step_samples
+        return every, None if wanted.steps is None else wanted.steps - 1
+    there = samples // wanted.step_samples
     if wanted.steps is None or wanted.steps >= there:
-        return skip, range(there), there - 1
+        return range(there), there - 1
     random = np.random.default_rng(wanted.seed)
     drawn = random.choice(there, wanted.steps, replace=False)
-    return skip, frozenset(drawn.tolist()), int(drawn.max())
+    return frozenset(drawn.tolist()), int(drawn.max())
 
 
-def _chunks(
-    source: Source, features: Sequence[str]
-) -> Iterator[tuple[Chunk, str, int, float, float]]:
-    """Chunks with their file, first sample, and the shares of the data before and after them."""
+def _chunks(source: Source, features: Sequence[str]) -> Iterator[tuple[Chunk, str, float]]:
+    """Chunks with their file, and the share of the data that is done with them."""
     weights = [max(1, part.weight_bytes) for part in source.parts]
-    total, read, before, at = sum(weights), 0, 0.0, 0
+    total, read = sum(weights), 0
     for part, weight in zip(source.parts, weights, strict=True):
-        at = at if part.first_sample is None else part.first_sample
         for chunk in source.read(part, features):
-            done = (read + weight * chunk.done) / total
-            yield chunk, part.path, at, before, done
-            at, before = at + chunk.samples, done
+            yield chunk, part.path, (read + weight * chunk.done) / total
         read += weight
 
 
-def _left_out(chunk: Chunk, after: float, before: float, done: float) -> int:
-    """Samples of a chunk that lie in the first part of data whose length is not known."""
-    if before >= after:
-        return 0
-    if done <= after:
-        return chunk.samples
-    return round(chunk.samples * (after - before) / (done - before))
-
-
 def _pieces(at: int, samples: int, step_samples: int, chosen: Container[int]) -> tuple[Piece, ...]:
-    """Cut samples `at` to `at + samples` at the steps' edges; what is before 0 is skipped."""
-    pieces, start = [], max(0, -at)
+    """Cut samples `at` to `at + samples` at the steps' edges."""
+    pieces, start = [], 0
     while start < samples:
         step, first = divmod(at + start, step_samples)
         stop = min(samples, start + step_samples - first)

@@ -26,7 +26,7 @@ from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
 from rowtier.profile.ids import OutOfRange
-from rowtier.profile.readers import Source, open_source
+from rowtier.profile.readers import Between, Edge, Source, TimeWindow, open_source
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,26 +156,29 @@ def replay(
     batch_size: int | None = None,
     steps: int | None = None,
     seed: int = 0,
-    after: float = 0.0,
+    after: Edge | None = None,
     progress: Progress | None = None,
     *,
+    before: Edge | None = None,
+    time: str | None = None,
     options: CostOptions = DEFAULTS,
     on_out_of_range: OutOfRange = "error",
 ) -> Replay:
     """Count what a plan's placement does on real batches, step by step.
 
     A step takes `batch_size` samples (the plan's, if not given) for every device, one run of
-    consecutive samples each. `after` skips that share of the data. With fewer `steps` than
-    there are, `seed` draws which of them are taken; they are replayed in the order of the
-    data. Data whose length only reading tells (TSV, pt, iterators) gives its first steps.
+    consecutive samples each. `before` and `after` take a window of the data: shares of its
+    samples or, with `time`, values of that column. With fewer `steps` than there are, `seed`
+    draws which of them are taken; they are replayed in the order of the data. Batches of an
+    iterator, whose length only reading tells, give their first steps.
     """
-    _check(plan, batch_size, steps, after)
+    _check(plan, batch_size, steps)
     prediction = predict(plan, options, batch_size=batch_size)
     profile = prediction.plan.profile
     counter = Counter(plan, profile.batch_size, options, on_out_of_range)
     features = list(dict.fromkeys(name for table, _ in plan for name in table.features))
-    source = open_source(data, features)
-    wanted = Wanted(counter.step_samples, after, steps, seed)
+    source = TimeWindow(before, after, time).of(open_source(data, features))
+    wanted = Wanted(counter.step_samples, steps, seed)
     tally = _Tally(prediction.labels)
     for window in windows(source, features, wanted):
         for _, facts in counter.add(window):
@@ -183,7 +186,7 @@ def replay(
         if progress is not None:
             progress(tally.share(steps, window.done))
     if not tally.steps:
-        raise _no_step(plan, profile.batch_size, counter.step_samples, source, after)
+        raise _no_step(plan, profile.batch_size, counter.step_samples, source)
     return Replay(
         prediction,
         tally.steps,
@@ -192,11 +195,11 @@ def replay(
         counter.unseen,
         tuple(tally.figures(prediction)),
         tally.worst_step,
-        tuple(_warnings(prediction.plan, source, counter, tally.steps, after)),
+        tuple(_warnings(prediction.plan, source, counter, tally.steps)),
     )
 
 
-def _check(plan: Plan, batch_size: int | None, steps: int | None, after: float) -> None:
+def _check(plan: Plan, batch_size: int | None, steps: int | None) -> None:
     if plan.order is None:
         raise UserError(
             "the plan has no row order, because it was made from a curve, so nobody knows which "
@@ -206,26 +209,20 @@ def _check(plan: Plan, batch_size: int | None, steps: int | None, after: float) 
     for name, value in (("batch_size", batch_size), ("steps", steps)):
         if value is not None and value < 1:
             raise UserError(f"{name} {value}: give a whole number, 1 or more")
-    if not 0 <= after < 1:
-        raise UserError(f"after {after:g}: give a share from 0 up to, but not, 1, such as 50%")
 
 
-def _no_step(
-    plan: Plan, batch_size: int, step_samples: int, source: Source, after: float
-) -> UserError:
-    count = None if source.samples is None else round(source.samples * (1 - after))
+def _no_step(plan: Plan, batch_size: int, step_samples: int, source: Source) -> UserError:
+    count = source.samples
     there = "too few samples" if count is None else f"{count:,} samples, too few"
-    skipped = f" after {after:.0%}" if after else ""
+    asked = " in the window that was asked for" if isinstance(source, Between) else ""
     return UserError(
-        f"the data has{skipped} {there} for a step, which takes {step_samples:,}: "
+        f"the data has{asked} {there} for a step, which takes {step_samples:,}: "
         f"{batch_size:,} for each of {plan.cluster.num_devices:,} devices. Give more data, or a "
         "smaller --batch-size"
     )
 
 
-def _warnings(
-    plan: Plan, source: Source, counter: Counter, steps: int, after: float
-) -> Iterator[str]:
+def _warnings(plan: Plan, source: Source, counter: Counter, steps: int) -> Iterator[str]:
     """Whether the data looks like what was profiled.
 
     Data that is new looks up rows that the profile never saw, and the profile itself tells
@@ -238,7 +235,9 @@ def _warnings(
         )[entry.curve.stops > entry.touched]
         for entry in stats
     )  # fmt: skip
-    same_length = not after and all(source.samples == entry.samples for entry in stats)
+    same_length = source.parts[0].first_sample == 0 and all(
+        source.samples == entry.samples for entry in stats
+    )
     if counter.unseen == 0 and (expected > _CHANCE or same_length):
         yield (
             "this looks like the data that the plan was made from: what was counted there comes "

@@ -85,11 +85,11 @@ class TableCounter:
         self._features = {name: FeatureCounter(name) for name in table.features}
         self._distinct = DistinctCounter() if table.ids != "as_is" else None
 
-    def add(self, feature: str, chunk: Chunk, where: Place) -> None:
+    def add(self, feature: str, chunk: Chunk, where: Place, late: bool = False) -> None:
         """Count one feature's ids of a chunk; `where` is named in an error."""
         ids, lengths = chunk.features[feature], None
         rows = self._rows(ids, feature, where)
-        counters = self._counters[int(chunk.late)]
+        counters = self._counters[int(late)]
         counted = counters.add(rows, self._first)
         if counted < len(rows) and not self._all_rows_are_here(rows, counters):
             outside = (rows < 0) | (rows >= self.table.num_embeddings)

@@ -14,10 +14,10 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from multiprocessing import get_context
-from typing import Any, Literal
+from typing import Any
 
 from rowtier.errors import UserError
 from rowtier.files import StrPath, fingerprint_of
@@ -26,7 +26,16 @@ from rowtier.profile.ids import OutOfRange
 from rowtier.profile.legs import FinishedLegs, Leg, RowRange
 from rowtier.profile.merge import merge_profiles
 from rowtier.profile.profile import Profile
-from rowtier.profile.readers import Sample, Sampled, Source, open_source
+from rowtier.profile.readers import (
+    Chunk,
+    Edge,
+    Sample,
+    Sampled,
+    Shifted,
+    Source,
+    TimeWindow,
+    open_source,
+)
 from rowtier.tables import Tables
 from rowtier.units import show_bytes
 
@@ -41,7 +50,10 @@ class ProfileOptions:
 
     sample: float = 1.0
     seed: int = 0
-    half: Literal["first", "second"] | None = None  # of a larger whole that this data is part of
+    before: Edge | None = None  # only samples before this share of them, or this time
+    after: Edge | None = None
+    time: str | None = None  # a column by which the data is sorted
+    first_sample: int | None = None  # number of the first one in a whole that this is part of
     on_out_of_range: OutOfRange = "error"
     workers: int = 1
     memory_bytes: int | None = None  # for counters; half of this machine's, if not given
@@ -56,7 +68,14 @@ class Job:
     source: Source
     tables: Tables
     on_out_of_range: OutOfRange
-    half: Literal["first", "second"] | None = None
+
+    @property
+    def middle(self) -> int | None:
+        """The number of the sample with which the second half begins, if that is known."""
+        whole = self.source.source if isinstance(self.source, Sampled) else self.source
+        if whole.samples is None or not whole.parts:
+            return None
+        return whole.parts[0].first_sample + whole.samples // 2
 
     @property
     def features(self) -> list[str]:
@@ -65,7 +84,7 @@ class Job:
 
     def fingerprint(self, legs: list[Leg]) -> str:
         """Changes whenever the result of a leg would."""
-        asked = [self.tables.fingerprint, self.on_out_of_range, self.half, self.source.kind]
+        asked = [self.tables.fingerprint, self.on_out_of_range, self.source.kind]
         parts = [asdict(part) for part in self.source.parts]
         return fingerprint_of([asked, parts, [leg.name for leg in legs]])
 
@@ -87,12 +106,15 @@ def make_profile(
     if not isinstance(tables, Tables):
         tables = Tables.load(tables)
     features = [name for table in tables for name in table.features]
-    source = open_source(data, features)
+    window = TimeWindow(options.before, options.after, options.time)
+    source = window.of(open_source(data, features))
+    if options.first_sample is not None and source.parts:
+        source = Shifted(source, options.first_sample - source.parts[0].first_sample)
     if options.sample < 1:
         source = Sampled(source, Sample(options.sample, options.seed))
     if not source.parts:
         raise _no_samples(data)
-    job = Job(source, tables, options.on_out_of_range, options.half)
+    job = Job(source, tables, options.on_out_of_range)
     legs = plan_legs(job, options)
     finished = finished or FinishedLegs()
     report = _Report(job, legs, progress)
@@ -149,23 +171,31 @@ def count_leg(job: Job, leg: Leg, done: Callable[[int, float], None] | None = No
     """Count the parts of a leg, for the rows of its shard; `done` is told part and share."""
     first = leg.rows.index == 0  # samples and lengths are those of the first pass
     counters = [TableCounter(t, job.on_out_of_range, leg.rows) for t in job.tables]
-    samples = 0
+    samples, middle = 0, job.middle
     for index in range(leg.start, leg.stop):
         part = job.source.parts[index]
-        place = Place(part.path, part.first_sample or 0)
         for read in job.source.read(part, job.features):
-            chunk = read if job.half is None else replace(read, late=job.half == "second")
-            for counter in counters:
-                for feature in counter.table.features:
-                    counter.add(feature, chunk, place)
-            samples += chunk.samples
-            place = replace(place, first_sample=place.first_sample + chunk.samples)
-            if done is not None and chunk.done < 1:
-                done(index, chunk.done)
+            for chunk, late in _halves(read, middle):
+                place = Place(part.path, chunk.first_sample)
+                for counter in counters:
+                    for feature in counter.table.features:
+                        counter.add(feature, chunk, place, late)
+            samples += read.samples
+            if done is not None and read.done < 1:
+                done(index, read.done)
         if done is not None:
             done(index, 1.0)
     stats = [counter.finish(samples if first else 0, with_features=first) for counter in counters]
     return Profile(job.tables.batch_size, tuple(stats))
+
+
+def _halves(chunk: Chunk, middle: int | None) -> Iterator[tuple[Chunk, bool]]:
+    """A chunk, cut where the second half of the data begins, and whether it lies in that."""
+    at = chunk.samples if middle is None else chunk.position(middle)
+    if at > 0:
+        yield chunk.cut(0, at), False
+    if at < chunk.samples:
+        yield chunk.cut(at, chunk.samples), True
 
 
 def _counted(

@@ -55,9 +55,22 @@ def samples_of(source: Source, features: Sequence[str]) -> dict[str, list[list[A
     return found
 
 
-def late_of(source: Source, features: Sequence[str]) -> list[bool]:
-    """Per sample whether it lies in the second half."""
-    return [chunk.late for chunk in chunks_of(source, features) for _ in range(chunk.samples)]
+def numbers_of(source: Source, features: Sequence[str]) -> list[int]:
+    """The number of every sample in all data; parts and chunks must agree on them."""
+    found: list[int] = []
+    for part in source.parts:
+        expected = part.first_sample
+        for chunk in source.read(part, features):
+            if chunk.numbers is None:
+                assert chunk.first_sample == expected
+                found += range(expected, expected + chunk.samples)
+            else:
+                assert len(chunk.numbers) == chunk.samples
+                assert chunk.first_sample == chunk.numbers[0] >= expected
+                found += chunk.numbers.tolist()
+            expected = found[-1] + 1 if chunk.samples else expected
+        assert part.samples is None or expected <= part.first_sample + part.samples
+    return found
 
 
 def plain(value: Any) -> list[Any]:

@@ -8,9 +8,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from reader_helpers import chunks_of, late_of, refused, samples_of
+from reader_helpers import chunks_of, numbers_of, refused, samples_of
 
 from rowtier.errors import UserError
+from rowtier.plan.bags import Bags
 from rowtier.profile.readers import open_source
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=5)
@@ -27,16 +28,16 @@ def test_dictionaries_of_values_and_lengths(batches: list[list[list[int]]], know
     total = sum(map(len, batches))
     source = open_source(data, ["f"], samples=total if known else None)
     assert samples_of(source, ["f"])["f"] == [entry for lists in batches for entry in lists]
-    if known:
-        assert late_of(source, ["f"]) == [i >= total // 2 for i in range(total)]
+    assert numbers_of(source, ["f"]) == list(range(total))
+    assert source.samples == source.count_samples() == total
 
 
 @given(st.integers(1, 6), st.integers(1, 5))
-def test_batches_of_equal_size_are_cut_in_the_middle(count: int, size: int) -> None:
+def test_the_samples_of_batches_are_numbered(count: int, size: int) -> None:
     source = open_source([{"f": np.arange(size)} for _ in range(count)], ["f"])
     total = count * size
     assert source.ordered
-    assert late_of(source, ["f"]) == [i >= total // 2 for i in range(total)]
+    assert numbers_of(source, ["f"]) == list(range(total))
     assert [chunk.done for chunk in chunks_of(source, ["f"])][-1] == 1.0
 
 
@@ -52,6 +53,11 @@ def test_every_form_of_a_feature() -> None:
         "pair of lists": ([1, 2, 3], [2, 1]),
         "collated": [np.array([1, 2, 3]), np.array([2, 1])],
         "string pair": (["a", "b"], [0, 2]),
+        "weighted": ([1, 2, 3], [2, 1], [0.5, 1.0, 2.0]),
+        "collated weights": [np.array([1, 2]), np.array([0, 2]), np.array([0.5, 1.0])],
+        "bags": Bags([1, 2, 3], [2, 1], weights=[1.0, 2.0, 3.0]),
+        "offsets": Bags(np.array([1, 2, 3]), offsets=[0, 0, 3]),
+        "rectangle": Bags(np.array([[1, 2], [3, 4]])),
         "nothing": ([], [0, 0]),
         "arrow": pa.array(["a", None]),
         "chunked": pa.chunked_array([[1], [2]]),
@@ -68,25 +74,30 @@ def test_every_form_of_a_feature() -> None:
         "pair of lists": [[1, 2], [3]],
         "collated": [[1, 2], [3]],
         "string pair": [[], ["a", "b"]],
+        "weighted": [[1, 2], [3]],
+        "collated weights": [[], [1, 2]],
+        "bags": [[1, 2], [3]],
+        "offsets": [[], [1, 2, 3]],
+        "rectangle": [[1, 2], [3, 4]],
         "nothing": [[], []],
         "arrow": [["a"], []],
         "chunked": [[1], [2]],
     }
 
 
-def test_a_generator_has_no_middle_and_is_read_once() -> None:
+def test_a_generator_has_no_length_and_is_read_once() -> None:
     def batches() -> Iterator[dict[str, Any]]:
         yield {"f": np.array([1])}
         yield {"f": np.array([2, 3])}
 
     source = open_source(batches(), ["f"])
-    assert not source.ordered
-    assert [chunk.late for chunk in chunks_of(source, ["f"])] == [False, False]
+    assert source.samples is source.count_samples() is None
+    assert [chunk.first_sample for chunk in chunks_of(source, ["f"])] == [0, 1]
     with pytest.raises(UserError, match="read already"):
         chunks_of(source, ["f"])
     known = open_source(batches(), ["f"], samples=3)
-    assert known.ordered
-    assert late_of(known, ["f"]) == [False, True, True]
+    assert known.samples == known.count_samples() == 3
+    assert numbers_of(known, ["f"]) == [0, 1, 2]
 
 
 class Jagged:
@@ -145,7 +156,8 @@ def test_torchrec_batches() -> None:
     loader = torch.utils.data.DataLoader([{"f": torch.tensor(i)} for i in range(5)], batch_size=2)
     source = open_source(loader, ["f"])
     assert samples_of(source, ["f"])["f"] == [[i] for i in range(5)]
-    assert late_of(source, ["f"]) == [False, False, False, True, True]
+    assert (source.samples, source.count_samples()) == (None, 5)
+    assert numbers_of(source, ["f"]) == list(range(5))
 
 
 @pytest.mark.parametrize(
@@ -156,6 +168,11 @@ def test_torchrec_batches() -> None:
         ({"f": (np.arange(3), np.array([1, 1]))}, ["f", "add up to 2", "3 values"]),
         ({"f": (np.arange(3), np.array([4, -1]))}, ["f", "-1", "negative"]),
         ({"f": (np.arange(3),)}, ["f", "two, values and lengths"]),
+        ({"f": (np.arange(3), [1, 2], np.ones(2))}, ["f", "2", "weights and 3 ids"]),
+        ({"f": (np.arange(3), [1, 1], np.ones(3))}, ["f", "add up to 2", "3 values"]),
+        ({"f": Bags([1, 2], offsets=[0, 1])}, ["f", "add up to 1", "2 values"]),
+        ({"f": Bags([1, 2], offsets=[1, 2])}, ["f", "begin with 0"]),
+        ({"f": Bags([[1, 2]], weights=[1.0])}, ["f", "weights and 2 ids"]),
         ({"f": (np.ones((2, 2), int), [2, 2])}, ["f", "flat"]),
         ({"f": ([1, None], [2])}, ["f", "flat"]),
         ({"f": (["a"], ["b"])}, ["f", "flat"]),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reader_helpers import chunks_of, late_of, refused, samples_of
+from reader_helpers import chunks_of, numbers_of, refused, samples_of
 
 from rowtier.errors import UserError
 from rowtier.profile.readers import criteo, open_source
@@ -64,31 +64,37 @@ def test_any_parts_and_blocks_give_every_line_once(
         patch.setattr(criteo, "BLOCK_BYTES", block_bytes)
         source = open_source(path, wanted)
         found = samples_of(source, wanted)
-        late = late_of(source, wanted)
+        numbers = numbers_of(source, wanted)
+        counted = source.count_samples()
     assert found == {name: plain(lines, name) for name in wanted}
-    assert late == sorted(late)
-    if not packed and len(lines) > 1:
-        assert not all(late)
+    assert numbers == list(range(len(lines)))
+    assert counted == len(lines)
+    assert source.samples == (len(lines) if len(source.parts) > 1 else None)
 
 
-def test_plain_files_are_cut_at_half_of_all_bytes(tmp_path: Path) -> None:
+def test_the_lines_of_several_files_are_counted_first(tmp_path: Path) -> None:
     one = line(C1="a", C2="b") + "\n"
     (tmp_path / "day_0").write_text(one * 6)
     (tmp_path / "day_1").write_text(one * 4)
     source = open_source(tmp_path, ["C1"])
-    assert late_of(source, ["C1"]) == [False] * 5 + [True] * 5
+    assert [(p.first_sample, p.samples) for p in source.parts] == [(0, 6), (6, 4)]
+    assert numbers_of(source, ["C1"]) == list(range(10))
+    (tmp_path / "day_2.gz").write_bytes(gzip.compress((one * 3 + "\r\n\n" + one[:-1]).encode()))
+    packed = open_source(tmp_path, ["C1"])
+    assert [(p.first_sample, p.samples) for p in packed.parts] == [(0, 6), (6, 4), (10, 4)]
+    assert packed.samples == 14
     assert sum(part.weight_bytes for part in source.parts) == len(one) * 10
     assert samples_of(pickle.loads(pickle.dumps(source)), ["C1"])["C1"] == [[10]] * 10
 
 
-def test_gzipped_files_are_late_by_how_far_they_are_read(tmp_path: Path) -> None:
+def test_one_gzipped_file_is_read_once_from_end_to_end(tmp_path: Path) -> None:
     lines = [line(C1=f"{i * 2654435761 % 2**32:x}", C2=f"{i:x}") for i in range(20_000)]
     path = tmp_path / "day_0.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode()))
     source = open_source(path, ["C1", "C2"])
     assert len(source.parts) == 1
-    late = late_of(source, ["C1"])
-    assert 0.3 < sum(late) / len(late) < 0.7
+    assert source.samples is None
+    assert numbers_of(source, ["C1"]) == list(range(20_000))
     chunks = chunks_of(source, ["C1"])
     assert len(chunks) > 3
     assert chunks[-1].done == 1.0
@@ -191,3 +197,34 @@ def test_text_that_vanishes_or_changes_is_refused(tmp_path: Path) -> None:
 def test_an_empty_file_has_no_samples(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").touch()
     assert samples_of(open_source(tmp_path, ["C1"]), ["C1"]) == {"C1": []}
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_files_of_test_data_have_no_label(tmp_path: Path, packed: bool) -> None:
+    lines = [line(C1=f"{i:x}", I1=f"-{i + 1}", C26="ff").split("\t", 1)[1] for i in range(50)]
+    path = tmp_path / "test.tsv"
+    text = "\r\n".join(["", *lines]).encode()
+    path.write_bytes(gzip.compress(text) if packed else text)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(criteo, "PART_BYTES", 300)
+        found = samples_of(open_source(path, ALL), ALL)
+    assert found["C1"] == [[i] for i in range(50)]
+    assert found["I1"] == [[-i - 1] for i in range(50)]
+    assert found["C26"] == [[255]] * 50
+    assert found["C2"] == [[]] * 50
+
+
+def test_lines_with_and_without_label_are_not_mixed_in_a_file(tmp_path: Path) -> None:
+    full = line(C1="ab")
+    path = tmp_path / "a.tsv"
+    for first, other in ((full, full[2:]), (full[2:], full)):
+        path.write_text(first + "\n" + other + "\n")
+        count = other.count("\t") + 1
+        refused(
+            path, ["C1"], "line 2", f"{count} fields", f"first line of the file has {79 - count}"
+        )
+    path.write_text("\t".join(criteo.FEATURES) + "\n" + full[2:] + "\n")
+    refused(path, ["C1"], "line 1, I1", "'I1'", "header")
+    (tmp_path / "b.tsv").write_text(full[2:] + "\n")
+    path.write_text(full + "\n")
+    assert samples_of(open_source(tmp_path, ["C1"]), ["C1"])["C1"] == [[171]] * 2  # file by file

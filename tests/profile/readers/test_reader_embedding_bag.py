@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from reader_helpers import late_of, refused, samples_of
+from reader_helpers import numbers_of, refused, samples_of
 
 from rowtier.errors import UserError
 from rowtier.profile.readers import open_source
@@ -41,17 +41,19 @@ def test_tables_are_features(tmp_path: Path, last: bool, packed: bool, legacy: b
     for found in (path, tmp_path):
         source = open_source(found, ["t1", "t0"])
         assert samples_of(source, ["t1", "t0"]) == {"t0": BAGS[0], "t1": BAGS[1]}
-    assert late_of(source, ["t0"]) == [False, True, True]
+    assert numbers_of(source, ["t0"]) == [0, 1, 2]
     bare = path.rename(tmp_path / "data")
     assert samples_of(open_source(bare, ["t1"]), ["t1"])["t1"] == BAGS[1]
 
 
-def test_half_of_several_files(tmp_path: Path) -> None:
+def test_the_samples_of_several_files_are_numbered(tmp_path: Path) -> None:
     for name in "abc":
         torch.save(triple(), tmp_path / f"{name}.pt")
     source = open_source(tmp_path, ["t0"])
     assert samples_of(source, ["t0"])["t0"] == BAGS[0] * 3
-    assert late_of(source, ["t0"]) == [False] * 4 + [True] * 5
+    assert numbers_of(source, ["t0"]) == list(range(9))
+    assert [(p.first_sample, p.samples) for p in source.parts] == [(0, 3), (3, 3), (6, 3)]
+    assert source.samples == 9
 
 
 def test_a_table_that_is_not_there_is_refused(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reader_helpers import chunks_of, late_of, refused, samples_of
+from reader_helpers import chunks_of, numbers_of, refused, samples_of
 
 from rowtier.errors import UserError
 from rowtier.profile.readers import npz, open_source
@@ -47,7 +47,7 @@ def test_any_arrays_in_any_blocks_read_as_plain_python_does(
         patch.setattr(npz, "BLOCK_SAMPLES", block)
         source = open_source(path, wanted)
         found = samples_of(source, wanted)
-        late = late_of(source, wanted)
+        numbers = numbers_of(source, wanted)
     assert set(source.features) == {"one", "matrix", "bag"}
     assert source.samples == samples
     assert found == {
@@ -55,7 +55,7 @@ def test_any_arrays_in_any_blocks_read_as_plain_python_does(
         "one": [[i] for i in range(samples)],
         "matrix": matrix.tolist(),
     }
-    assert late == [i >= samples // 2 for i in range(samples)]
+    assert numbers == list(range(samples))
 
 
 def test_several_files_are_one_stream(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_several_files_are_one_stream(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", f=np.array([1, 2]))
     source = pickle.loads(pickle.dumps(open_source(tmp_path, ["f"])))
     assert samples_of(source, ["f"])["f"] == [[1], [2], [3], [4], [5]]
-    assert late_of(source, ["f"]) == [False, False, True, True, True]
+    assert numbers_of(source, ["f"]) == list(range(5))
     assert [part.first_sample for part in source.parts] == [0, 2]
     assert chunks_of(source, ["f"])[0].features["f"].lengths is None
 

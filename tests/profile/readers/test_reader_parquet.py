@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from reader_helpers import chunks_of, late_of, lists_of, plain, refused, samples_of
+from reader_helpers import chunks_of, lists_of, numbers_of, plain, refused, samples_of
 
 from rowtier.errors import InvalidError, UserError
 from rowtier.profile.readers import Columns, Part, open_source
@@ -85,8 +85,7 @@ def test_any_columns_in_any_row_groups_read_as_plain_python_does(
     assert source.ordered
     expected = {name: [plain(v) for v in table[name].to_pylist()] for name in wanted}
     assert samples_of(source, wanted) == expected
-    half = len(table) // 2
-    assert late_of(source, wanted) == [i >= half for i in range(len(table))]
+    assert numbers_of(source, wanted) == list(range(len(table)))
 
 
 @settings(max_examples=100, deadline=None)
@@ -156,7 +155,7 @@ def test_hive_folders_are_read_in_order_and_their_keys_are_features(tmp_path: Pa
         "day": [[1], [1], [1], [2], [2]],
         "country": [["de"], ["de"], ["new zealand"], [], []],
     }
-    assert late_of(source, ["item"]) == [False, False, True, True, True]
+    assert numbers_of(source, ["item"]) == list(range(5))
 
 
 def test_patterns_and_lists_of_paths(tmp_path: Path) -> None:
@@ -177,11 +176,11 @@ def test_parts_are_row_groups_and_survive_json(tmp_path: Path) -> None:
     write(tmp_path / "a.parquet", {"f": list(range(10))}, row_group_size=4)
     write(tmp_path / "b.parquet", {"f": list(range(3))})
     source = open_source(tmp_path, ["f"])
-    assert [(p.piece, p.first_sample, p.samples, p.late_from) for p in source.parts] == [
-        (0, 0, 4, None),
-        (1, 4, 4, 2),
-        (2, 8, 2, 0),
-        (0, 10, 3, 0),
+    assert [(p.piece, p.first_sample, p.samples) for p in source.parts] == [
+        (0, 0, 4),
+        (1, 4, 4),
+        (2, 8, 2),
+        (0, 10, 3),
     ]
     assert all(part.weight_bytes > 0 for part in source.parts)
     assert tuple(Part(**json.loads(json.dumps(asdict(p)))) for p in source.parts) == source.parts
@@ -223,12 +222,13 @@ def test_only_asked_columns_are_decoded_and_each_one_once(
     source = open_source(tmp_path, ["f", "g"])
     chunks = chunks_of(source, ["f", "g"])
     assert decoded == []
-    # The row group is cut in two where the halves meet, and decoded once all the same.
-    assert [lists_of(chunk.features["f"]) for chunk in chunks] == [[[1]], [[2], [3]]]
-    assert [lists_of(chunk.features["g"]) for chunk in chunks] == [[[4]], [[5], [6]]]
+    assert [lists_of(chunk.features["f"]) for chunk in chunks] == [[[1], [2], [3]]]
+    assert [lists_of(chunk.features["g"]) for chunk in chunks] == [[[4], [5], [6]]]
     assert decoded == ["f", "g"]
-    # In any other order the answers are the same.
-    assert lists_of(chunks[1].features["f"]) == [[2], [3]]
+    cut = chunks[0].cut(1, 3)
+    assert decoded == ["f", "g"]
+    assert lists_of(cut.features["f"]) == [[2], [3]]
+    assert (cut.first_sample, cut.samples) == (1, 2)
 
 
 def test_columns_know_their_names() -> None:

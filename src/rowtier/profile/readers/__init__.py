@@ -1,7 +1,22 @@
 """Reading id data of any kind as one stream of chunks: `open_source` chooses the reader."""
 
 from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Source
+from rowtier.profile.readers.between import Between, Shifted
 from rowtier.profile.readers.open import open_source
 from rowtier.profile.readers.sample import Sample, Sampled
+from rowtier.profile.readers.window import Edge, TimeWindow
 
-__all__ = ["Chunk", "Columns", "Ids", "Part", "Sample", "Sampled", "Source", "open_source"]
+__all__ = [
+    "Between",
+    "Chunk",
+    "Columns",
+    "Edge",
+    "Ids",
+    "Part",
+    "Sample",
+    "Sampled",
+    "Shifted",
+    "Source",
+    "TimeWindow",
+    "open_source",
+]

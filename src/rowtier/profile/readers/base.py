@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.errors import Mistake
+from rowtier.errors import Mistake, UserError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,56 +68,51 @@ class Columns(Mapping[str, Ids]):
 
 @dataclass(frozen=True, eq=False)
 class Chunk:
-    """Some consecutive samples of a part."""
+    """Some samples of a part, in the order of the data.
+
+    They are consecutive from `first_sample` on, unless `numbers` gives the number of each.
+    """
 
     samples: int
     features: Mapping[str, Ids]
-    late: bool = False  # lies in the second half of the ordered data
+    first_sample: int = 0  # in all data
     done: float = 1.0  # share of the part that is read when this chunk is
+    numbers: Ints | None = None  # of the samples in all data, ascending
 
-    def halves(self, late_from: int | None) -> Iterator[Chunk]:
-        """The chunk, cut where the second half of the data begins, if that is inside it."""
-        if late_from is None or late_from >= self.samples:
-            yield self
-        elif late_from <= 0:
-            yield replace(self, late=True)
-        else:
-            yield from self._cut(late_from)
+    def cut(self, start: int, stop: int) -> Chunk:
+        """Samples `start` to `stop` of the chunk; features are decoded when they are asked for."""
+        if start <= 0 and stop >= self.samples:
+            return self
+        features = self.features
+        columns = Columns(tuple(features), lambda name: features[name].cut(start, stop))
+        numbers = None if self.numbers is None else self.numbers[start:stop]
+        first = self.first_sample + start if numbers is None else int(numbers[0])
+        return Chunk(stop - start, columns, first, self.done, numbers)
 
-    def _cut(self, at: int) -> Iterator[Chunk]:
-        kept: dict[str, Ids] = {}  # so that a column that is decoded on demand is decoded once
+    def position(self, number: int) -> int:
+        """How many samples of the chunk come before the sample with this number in all data."""
+        if self.numbers is None:
+            return min(max(0, number - self.first_sample), self.samples)
+        return int(np.searchsorted(self.numbers, number))
 
-        def early(name: str) -> Ids:
-            ids = self.features[name]
-            kept[name] = ids.cut(at, self.samples)
-            return ids.cut(0, at)
-
-        def late(name: str) -> Ids:
-            ids = kept.pop(name, None)
-            return self.features[name].cut(at, self.samples) if ids is None else ids
-
-        names = tuple(self.features)
-        yield replace(self, samples=at, features=Columns(names, early))
-        yield replace(self, samples=self.samples - at, features=Columns(names, late), late=True)
+    def shifted(self, by: int) -> Chunk:
+        """The same samples, with numbers that are larger by so many."""
+        numbers = None if self.numbers is None else self.numbers + by
+        return replace(self, first_sample=self.first_sample + by, numbers=numbers)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A piece of the data that is read in one go. `dataclasses.asdict` of it is plain JSON.
-
-    `late_from` is where in the part the second half of the data begins: counted in samples
-    if `samples` is known and in bytes of the file if not; 0 is all of it, None nothing.
-    """
+    """A piece of the data that is read in one go. `dataclasses.asdict` of it is plain JSON."""
 
     index: int  # place in the order of the data
     path: str  # the file, or what stands for it in messages
     weight_bytes: int  # for a progress bar
     piece: int = 0  # row group, or number of the byte range, in the file
-    samples: int | None = None
-    first_sample: int | None = None  # in all data
+    samples: int | None = None  # always known where there are several parts
+    first_sample: int = 0  # in all data
     start_byte: int = 0
     stop_byte: int = 0
-    late_from: int | None = None
     stamp: str = ""  # size and age of the file, to notice that it changed
 
 
@@ -141,12 +136,20 @@ class Source(Protocol):
 
     @property
     def samples(self) -> int | None:
-        """How many samples there are; None where only reading tells."""
+        """How many samples there are; None where only reading the one part tells."""
         ...
 
     @property
     def ordered(self) -> bool:
-        """Whether chunks say in which half of the data they lie."""
+        """Whether the order of the data means something."""
+        ...
+
+    def count_samples(self) -> int | None:
+        """How many samples there are, by reading; None if the data can be read only once."""
+        ...
+
+    def times(self, part: Part, column: str) -> pa.Array:
+        """The time of every sample of a part: numbers, timestamps, dates or strings."""
         ...
 
     def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
@@ -154,11 +157,21 @@ class Source(Protocol):
         ...
 
 
-def late_in(start: int, length: int, half: int) -> int | None:
-    """Where inside [start, start + length) the second half begins, as `Part.late_from` says it."""
-    if start + length <= half:
-        return None
-    return max(0, half - start)
+def numbered(parts: Sequence[Part], counts: Sequence[int]) -> tuple[Part, ...]:
+    """Parts in order, with how many samples each has and the number of its first one."""
+    found, first = [], 0
+    for index, (part, samples) in enumerate(zip(parts, counts, strict=True)):
+        found.append(replace(part, index=index, samples=samples, first_sample=first))
+        first += samples
+    return tuple(found)
+
+
+def no_time(path: str, column: str, why: str) -> UserError:
+    """The error for a format that has no column to tell the time by."""
+    return UserError(
+        f"{path}: there is no time column {column!r}, as {why}; leave --time out to take the order "
+        "of the data"
+    )
 
 
 def missing(feature: str, known: Sequence[str], what: str = "column") -> Mistake:

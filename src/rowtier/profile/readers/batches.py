@@ -1,14 +1,14 @@
 """Batches from Python: TorchRec's KeyedJaggedTensors, or dictionaries of arrays.
 
 Neither torch nor TorchRec is imported: whatever has their methods will do. A dictionary
-gives per feature a pair (values, lengths), an array with one id a sample, or a matrix with
-a fixed number of them.
+gives per feature a pair (values, lengths), or with weights (values, lengths, weights), `Bags`,
+an array with one id a sample, or a matrix with a fixed number of them. Weights are not read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import numpy as np
@@ -16,11 +16,11 @@ import pyarrow as pa
 
 from rowtier.errors import InvalidError, Mistake, UserError
 from rowtier.profile.readers.arrays import ACCEPTED, check_lengths, from_arrow, id_kind, to_int64
-from rowtier.profile.readers.base import Chunk, Ids, Part, missing
+from rowtier.profile.readers.base import Chunk, Ids, Part, missing, no_time
 
 _FORMS = (
-    "give KeyedJaggedTensors, or dictionaries of feature -> (values, lengths) or "
-    "feature -> one id a sample"
+    "give KeyedJaggedTensors, or dictionaries of feature -> (values, lengths), "
+    "feature -> (values, lengths, weights) or feature -> one id a sample"
 )
 
 
@@ -32,22 +32,43 @@ class BatchSource:
     samples: int | None = None
     count: int | None = None  # of batches, if known
     features: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()  # of the features, those that the batches must have
     _begun: list[bool] = field(default_factory=list, repr=False)
 
     kind = "batches"
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the middle of the data is known beforehand."""
-        return self.samples is not None or self.count is not None
+    ordered = True  # by the order in which the batches are given
 
     @property
     def parts(self) -> tuple[Part, ...]:
         """All batches are one part."""
-        return (Part(0, "batches", max(1, self.count or 1), first_sample=0),)
+        return (Part(0, "batches", max(1, self.count or 1), samples=self.samples),)
 
     def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:  # noqa: ARG002
-        """Every batch as a chunk, or two where the halves of the data meet."""
+        """Every batch as a chunk."""
+        seen = 0
+        for index, batch in enumerate(self._again()):
+            samples, ids = _features_of(batch, features, f"batch {index}")
+            yield Chunk(samples, ids, seen, self._done(index, seen + samples))
+            seen += samples
+
+    def count_samples(self) -> int | None:
+        """How many samples there are; None for an iterator, which can be read only once."""
+        if self.samples is not None:
+            return self.samples
+        if iter(self.batches) is self.batches:
+            return None
+        return sum(chunk.samples for chunk in self.read(self.parts[0], self.asked[:1]))
+
+    def times(self, part: Part, column: str) -> pa.Array:
+        """The entry of this name in every batch, one after the other."""
+        found = [_times(batch, column, f"batch {i}") for i, batch in enumerate(self._again())]
+        kinds = {times.type for times in found}
+        if len(kinds) > 1:
+            text = f"must be of one type in all batches, and there are {', '.join(map(str, kinds))}"
+            raise InvalidError(part.path, [Mistake(column, None, text)])
+        return pa.concat_arrays(found) if found else pa.array([], pa.int64())
+
+    def _again(self) -> Iterator[Any]:
         batches = iter(self.batches)
         if batches is self.batches and self._begun:
             raise UserError(
@@ -55,20 +76,7 @@ class BatchSource:
                 "give a list or a DataLoader, which can be read again"
             )
         self._begun.append(True)
-        seen = 0
-        for index, batch in enumerate(batches):
-            chunk = _chunk(batch, features, f"batch {index}")
-            chunk = Chunk(
-                chunk.samples, chunk.features, done=self._done(index, seen + chunk.samples)
-            )
-            yield from chunk.halves(self._late_from(index, seen, chunk.samples))
-            seen += chunk.samples
-
-    def _late_from(self, index: int, seen: int, samples: int) -> int | None:
-        if self.samples is not None:
-            return self.samples // 2 - seen
-        # Batches are of equal size but for the last: the middle one is cut in two.
-        return None if self.count is None else int((self.count / 2 - index) * samples)
+        return batches
 
     def _done(self, index: int, seen: int) -> float:
         if self.samples:
@@ -91,10 +99,13 @@ def open_batches(data: Any, features: Sequence[str], samples: int | None = None)
         count: int | None = len(cast(Sized, data))
     except TypeError:  # a generator, or a DataLoader of something endless
         count = None
-    return BatchSource(data, samples, count, tuple(names or ()))
+    source = BatchSource(data, samples, count, tuple(names or ()), tuple(features))
+    if samples is None and isinstance(data, (list, tuple)):
+        return replace(source, samples=source.count_samples())
+    return source
 
 
-def _chunk(batch: Any, features: Sequence[str], where: str) -> Chunk:
+def _features_of(batch: Any, features: Sequence[str], where: str) -> tuple[int, dict[str, Ids]]:
     names = _names(batch)
     if names is None:
         raise UserError(f"{where}: is a {type(batch).__name__}; {_FORMS}")
@@ -106,7 +117,23 @@ def _chunk(batch: Any, features: Sequence[str], where: str) -> Chunk:
         if found.samples != samples:
             text = f"samples, and {next(iter(ids))!r} has {samples}; all features need as many"
             raise InvalidError(where, [Mistake(name, found.samples, text)])
-    return Chunk(samples, ids)
+    return samples, ids
+
+
+def _times(batch: Any, column: str, where: str) -> pa.Array:
+    if not isinstance(batch, Mapping):
+        raise no_time(where, column, f"it is a {type(batch).__name__} and holds ids only")
+    _check_names(list(batch), [column], where)
+    found = batch[column]
+    if callable(getattr(found, "detach", None)):
+        found = found.detach().cpu().numpy()
+    if isinstance(found, (pa.Array, pa.ChunkedArray)):
+        return found if isinstance(found, pa.Array) else found.combine_chunks()
+    try:
+        return pa.array(found)
+    except (pa.ArrowException, TypeError, OverflowError) as error:
+        why = f"a {type(found).__name__} that holds no times ({error}); give one for each sample"
+        raise InvalidError(where, [Mistake(column, None, why)]) from None
 
 
 def _names(batch: Any) -> list[str] | None:
@@ -125,28 +152,59 @@ def _is_keyed(batch: Any) -> bool:
 
 
 def _ids(found: Any, where: str, name: str) -> Ids:
-    """What a batch holds of one feature: a jagged tensor, a pair, or an array."""
+    """What a batch holds of one feature: a jagged tensor, `Bags`, a tuple, or an array."""
     if callable(getattr(found, "values", None)) and callable(getattr(found, "lengths", None)):
         found = (found.values(), found.lengths())
-    if not isinstance(found, tuple) and not _is_pair(found):
+    elif all(hasattr(found, fact) for fact in ("values", "lengths", "offsets", "weights")):
+        return _bags(found, where, name)
+    if not isinstance(found, tuple) and not _is_collated(found):
         return _each(found, where, name)
-    if len(found) != 2:
-        text = "entries in a tuple; there must be two, values and lengths"
+    if len(found) not in (2, 3):
+        text = "entries in a tuple; there must be two, values and lengths, or three with weights"
         raise InvalidError(where, [Mistake(name, len(found), text)])
-    values, lengths = (_each(entry, where, name) for entry in found)
+    values, lengths = (_each(entry, where, name) for entry in found[:2])
     if not (values.lengths is lengths.lengths is None and isinstance(lengths.values, np.ndarray)):
         raise InvalidError(where, [Mistake(name, None, "values and lengths must be flat arrays")])
     check_lengths(lengths.values, len(values.values), where, name)
+    if len(found) == 3 and found[2] is not None:
+        _check_weights(len(found[2]), len(values.values), where, name)
     return Ids(values.values, lengths.values)
 
 
-def _is_pair(found: Any) -> bool:
-    """Collating turns tuples into lists; a list of numbers is one id a sample."""
-    return (
-        isinstance(found, list)
-        and len(found) == 2
-        and all(len(getattr(entry, "shape", ())) == 1 for entry in found)
-    )
+def _bags(found: Any, where: str, name: str) -> Ids:
+    """The ids of the training module's `Bags`: with lengths, with offsets, or as a rectangle."""
+    if found.lengths is not None:
+        return _ids((found.values, found.lengths, found.weights), where, name)
+    if found.offsets is None:
+        ids = _each(found.values, where, name)
+    else:
+        offsets = _each(found.offsets, where, name).values
+        if not isinstance(offsets, np.ndarray) or not len(offsets) or offsets[0] != 0:
+            text = "offsets must be whole numbers that begin with 0 and end with the number of ids"
+            raise InvalidError(where, [Mistake(name, None, text)])
+        ids = _ids((found.values, np.diff(offsets)), where, name)
+    if found.weights is not None:
+        weights = found.weights
+        _check_weights(int(np.prod(np.shape(weights))), len(ids.values), where, name)
+    return ids
+
+
+def _check_weights(weights: int, ids: int, where: str, name: str) -> None:
+    if weights != ids:
+        text = f"weights and {ids} ids; there must be one weight for every id"
+        raise InvalidError(where, [Mistake(name, weights, text)])
+
+
+def _is_collated(found: Any) -> bool:
+    """Collating turns tuples into lists; a list of numbers is one id a sample.
+
+    A list of three arrays is a tuple with weights if the last one holds fractions.
+    """
+    if not isinstance(found, list) or len(found) not in (2, 3):
+        return False
+    if any(len(getattr(entry, "shape", ())) != 1 for entry in found):
+        return False
+    return len(found) == 2 or "float" in str(found[2].dtype)
 
 
 def _each(found: Any, where: str, name: str) -> Ids:

@@ -1,25 +1,29 @@
 """Criteo's display-ads logs: label, 13 integers, 26 hexadecimal categories, with tabs between.
 
 The features are C1 … C26, and I1 … I13 for whoever wants them. An empty field is a sample
-without the feature. Plain files are read in ranges of bytes, gzipped ones from end to end.
+without the feature; files of test data have no label. Plain files are read in ranges of bytes,
+gzipped ones from end to end. Where there are several of either, their lines are counted first.
 """
 
 from __future__ import annotations
 
 import gzip
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import IO
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake, UserError
 from rowtier.profile.readers import criteo_text
 from rowtier.profile.readers.arrays import LARGEST
-from rowtier.profile.readers.base import Chunk, Ids, Ints, Part, late_in
+from rowtier.profile.readers.base import Chunk, Ids, Ints, Part, no_time, numbered
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 
 COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
@@ -27,45 +31,68 @@ FEATURES = COLUMNS[1:]
 PART_BYTES = 64 * 2**20
 BLOCK_BYTES = 2 * 2**20  # larger, and the fresh pages of the result cost more than the parsing
 LONGEST_LINE = 2**20
+_COUNTING_THREADS = 4
+_NEWLINE, _RETURN = 10, 13
 
 
 @dataclass(frozen=True, eq=False)
 class CriteoSource:
     """Lines of one or more files in Criteo's format."""
 
-    parts: tuple[Part, ...]
+    ranges: tuple[Part, ...]  # of bytes; their samples are not numbered yet
 
     kind = "criteo"
     ordered = True
     features = FEATURES
-    samples = None
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """The ranges of bytes; of several, the lines are counted first."""
+        return numbered(self.ranges, self._counts) if len(self.ranges) > 1 else self.ranges
+
+    @cached_property
+    def _counts(self) -> list[int]:
+        with ThreadPoolExecutor(_COUNTING_THREADS) as pool:  # which wait for files for the most
+            return list(pool.map(_count_lines, self.ranges))
+
+    @property
+    def samples(self) -> int | None:
+        """How many lines there are, if there are several parts."""
+        return sum(self._counts) if len(self.ranges) > 1 else None
+
+    def count_samples(self) -> int:
+        """How many lines there are."""
+        return sum(self._counts)
+
+    def times(self, part: Part, column: str) -> pa.Array:
+        """Refused: the format has no time."""
+        raise no_time(part.path, column, "Criteo's files have I1 to I13 and C1 to C26")
 
     def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
         """The lines that begin inside the part, some megabytes at a time."""
         _check_features(part.path, features)
         check_unchanged(part.path, part.stamp)
-        lines = 0
-        for text, done, late in _gzip_blocks(part) if _is_gzip(part.path) else _blocks(part):
-            parsed = _parse(text, features)
+        columns = _columns_of(part)
+        lines, first = 0, part.first_sample
+        for text, done in _blocks(part):
+            parsed = _parse(text, features, columns)
             if isinstance(parsed, _Wrong):
-                raise _explain(part, parsed, lines)
+                raise _explain(part, parsed, lines, columns)
             samples, ids = parsed
             lines += _newlines(text)
             if samples:
-                yield Chunk(samples, ids, late, done)
+                yield Chunk(samples, ids, first, done)
+            first += samples
 
 
 def open_criteo(files: Sequence[Path], features: Sequence[str]) -> CriteoSource:
     """List the byte ranges of all files. Nothing is read yet."""
     _check_features(str(files[0]), features)
-    sizes = [(path, stamp_of(path), path.stat().st_size) for path in files]
-    half = sum(size for _, _, size in sizes) // 2
     parts: list[Part] = []
-    before = 0
-    for path, stamp, size in sizes:
-        cuts = [0, size] if _is_gzip(path) else _cuts(size, half - before)
+    for path in files:
+        stamp, size = stamp_of(path), path.stat().st_size
+        cuts = [0, size] if _is_gzip(path) else _cuts(size)
         for piece, (start, stop) in enumerate(pairwise(cuts)):
-            late_from = late_in(before + start, stop - start, half)
             parts.append(
                 Part(
                     index=len(parts),
@@ -74,19 +101,16 @@ def open_criteo(files: Sequence[Path], features: Sequence[str]) -> CriteoSource:
                     piece=piece,
                     start_byte=start,
                     stop_byte=stop,
-                    late_from=late_from,
                     stamp=stamp,
                 )
             )
-        before += size
     return CriteoSource(tuple(parts))
 
 
-def _cuts(size: int, half: int) -> list[int]:
-    """Where to cut a plain file: into equal parts, and where the halves of the data meet."""
-    inner = {half} if 0 < half < size else set()
+def _cuts(size: int) -> list[int]:
+    """Where to cut a plain file into equal parts."""
     count = -(-size // PART_BYTES)
-    return sorted({0, size} | inner | {size * i // count for i in range(1, count)})
+    return sorted({0, size} | {size * i // count for i in range(1, count)})
 
 
 def _check_features(path: str, features: Sequence[str]) -> None:
@@ -102,8 +126,13 @@ def _is_gzip(path: str | Path) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
-def _blocks(part: Part) -> Iterator[tuple[bytes, float, bool]]:
-    """Whole lines of a range of bytes, the share of it that is done, and whether it is late."""
+def _blocks(part: Part) -> Iterator[tuple[bytes, float]]:
+    """Whole lines of a part, and the share of it that is done."""
+    return _gzip_blocks(part) if _is_gzip(part.path) else _plain_blocks(part)
+
+
+def _plain_blocks(part: Part) -> Iterator[tuple[bytes, float]]:
+    """Whole lines of a range of bytes."""
     with reading(part.path), open(part.path, "rb", buffering=0) as file:  # noqa: PTH123
         at = _line_start(file, part.start_byte, part)
         stop = _line_start(file, part.stop_byte, part)
@@ -116,11 +145,11 @@ def _blocks(part: Part) -> Iterator[tuple[bytes, float, bool]]:
                 raise damaged(part.path, f"it ends at byte {at} of {stop}")
             at += len(block)
             text, rest = _whole_lines(rest + block, part, last=at >= stop)
-            yield text, (at - first) / size, part.late_from is not None
+            yield text, (at - first) / size
 
 
-def _gzip_blocks(part: Part) -> Iterator[tuple[bytes, float, bool]]:
-    """Whole lines of a gzipped file; they are late by how far the file itself was read."""
+def _gzip_blocks(part: Part) -> Iterator[tuple[bytes, float]]:
+    """Whole lines of a gzipped file."""
     with (
         reading(part.path),
         open(part.path, "rb") as packed,  # noqa: PTH123
@@ -129,10 +158,39 @@ def _gzip_blocks(part: Part) -> Iterator[tuple[bytes, float, bool]]:
         block_bytes = min(BLOCK_BYTES, max(2**16, part.weight_bytes // 4))
         rest, block = b"", b"-"
         while block:
-            late = part.late_from is not None and packed.tell() >= part.late_from
             block = file.read(block_bytes)
             text, rest = _whole_lines(rest + block, part, last=not block)
-            yield text, min(1.0, packed.tell() / part.weight_bytes), late
+            yield text, min(1.0, packed.tell() / part.weight_bytes)
+
+
+def _count_lines(part: Part) -> int:
+    """How many lines of a part are samples."""
+    check_unchanged(part.path, part.stamp)
+    return sum(_filled_lines(text) for text, _ in _blocks(part))
+
+
+def _filled_lines(text: bytes) -> int:
+    """How many of some whole lines are not empty."""
+    if not text:
+        return 0
+    raw: NDArray[np.uint8] = np.frombuffer(text, dtype=np.uint8)
+    ends = raw == _NEWLINE
+    starts = np.empty_like(ends)  # whether a line begins here
+    starts[0], starts[1:] = True, ends[:-1]
+    empty = int(np.count_nonzero(ends & starts))
+    if b"\r" in text:
+        empty += int(np.count_nonzero(starts[:-1] & (raw[:-1] == _RETURN) & ends[1:]))
+    return int(np.count_nonzero(ends)) - empty
+
+
+def _columns_of(part: Part) -> tuple[str, ...]:
+    """The columns of a file, by its first line: with a label, or without."""
+    opened = gzip.open if _is_gzip(part.path) else open
+    with reading(part.path), opened(part.path, "rb") as file:
+        line = b"\n"
+        while line and not line.strip(b"\r\n"):
+            line = file.readline(LONGEST_LINE)
+    return FEATURES if line.count(b"\t") == len(FEATURES) - 1 else COLUMNS
 
 
 def _whole_lines(text: bytes, part: Part, last: bool) -> tuple[bytes, bytes]:
@@ -164,7 +222,7 @@ def _line_start(file: IO[bytes], byte: int, part: Part) -> int:
 def _endless(part: Part) -> UserError:
     return UserError(
         f"{part.path}: a line is longer than {LONGEST_LINE} bytes, so this is not Criteo's format; "
-        "give text with 40 fields a line and tabs between them"
+        "give text with 40 fields a line, or 39 without the label, and tabs between them"
     )
 
 
@@ -178,12 +236,14 @@ class _Wrong:
     field: int
 
 
-def _parse(text: bytes, features: Sequence[str]) -> tuple[int, dict[str, Ids]] | _Wrong:
-    actions = np.full(len(COLUMNS), criteo_text.SKIP, dtype=np.int64)
+def _parse(
+    text: bytes, features: Sequence[str], columns: Sequence[str]
+) -> tuple[int, dict[str, Ids]] | _Wrong:
+    actions = np.full(len(columns), criteo_text.SKIP, dtype=np.int64)
     actions[0] = criteo_text.LABEL  # so that a header is not taken for ids: C1 is hexadecimal
-    slots = np.full(len(COLUMNS), -1, dtype=np.int64)
+    slots = np.full(len(columns), -1, dtype=np.int64)
     for slot, name in enumerate(features):
-        field = COLUMNS.index(name)
+        field = columns.index(name)
         actions[field] = criteo_text.HEX if name.startswith("C") else criteo_text.INT
         slots[field] = slot
     most = _newlines(text)
@@ -209,7 +269,7 @@ def _newlines(text: bytes) -> int:
     return text.count(b"\n")
 
 
-def _explain(part: Part, wrong: _Wrong, lines: int) -> InvalidError:
+def _explain(part: Part, wrong: _Wrong, lines: int, columns: Sequence[str]) -> InvalidError:
     """The error for people: which line of the file, which field, which value."""
     lines += _newlines(wrong.text[: wrong.line_at]) + 1
     if part.start_byte:
@@ -219,15 +279,16 @@ def _explain(part: Part, wrong: _Wrong, lines: int) -> InvalidError:
             lines += sum(_newlines(block) for block in _up_to(file, start))
     line = wrong.text[wrong.line_at :].split(b"\n", 1)[0].rstrip(b"\r").decode(errors="replace")
     fields = line.split("\t")
-    if wrong.what == criteo_text.WRONG_FIELDS:
-        text = (
-            f"{len(fields)} fields where Criteo's format has {len(COLUMNS)}; mend or drop the line"
-        )
+    if len(fields) != len(columns):  # or a value that is wrong for being in the wrong field
+        accepted = f"Criteo's format has {len(COLUMNS)}, or {len(FEATURES)} without the label"
+        if len(fields) in (len(COLUMNS), len(FEATURES)):
+            accepted = f"the first line of the file has {len(columns)}"
+        text = f"{len(fields)} fields where {accepted}; mend or drop the line"
         return InvalidError(part.path, [Mistake(f"line {lines}", None, text)])
-    name = COLUMNS[wrong.field]
+    name = columns[wrong.field]
     if wrong.what == criteo_text.TOO_LARGE:
         text = f"is more than {LARGEST}; ids must fit into 63 bits"
-    elif name == "label":
+    elif name == "label" or (wrong.field == 0 and fields[0] in COLUMNS):
         text = "is not a number; drop the header line, or give Criteo's own files"
     else:
         kind = "a hexadecimal" if name.startswith("C") else "a whole"

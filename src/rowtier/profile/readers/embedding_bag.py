@@ -16,14 +16,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 
 from rowtier.errors import InvalidError, Mistake, UserError
 from rowtier.profile.readers.arrays import check_lengths, to_int64
-from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, late_in
+from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, no_time, numbered
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 
 _TRIPLE = (
@@ -36,24 +38,40 @@ _TRIPLE = (
 class EmbeddingBagSource:
     """One or more files of Meta's embedding accesses."""
 
-    parts: tuple[Part, ...]
+    files: tuple[Part, ...]
 
     kind = "embedding_bag"
     ordered = True
     features: tuple[str, ...] = ()  # how many tables there are is only known on reading
-    samples = None
+
+    @cached_property
+    def parts(self) -> tuple[Part, ...]:
+        """A part for each file; of several, the samples are counted first."""
+        if len(self.files) < 2:
+            return self.files
+        return numbered(self.files, [_samples(file) for file in self.files])
+
+    @property
+    def samples(self) -> int | None:
+        """How many samples there are, if there are several files."""
+        return sum(part.samples or 0 for part in self.parts) if len(self.files) > 1 else None
+
+    def count_samples(self) -> int:
+        """How many samples there are."""
+        return sum(_samples(file) if file.samples is None else file.samples for file in self.parts)
+
+    def times(self, part: Part, column: str) -> pa.Array:
+        """Refused: the format holds ids only."""
+        raise no_time(part.path, column, "the files of dlrm_datasets hold ids only")
 
     def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
-        """A file as one chunk, or two where the halves of the data meet."""
+        """A file as one chunk."""
         check_unchanged(part.path, part.stamp)
         with _unpacked(part.path) as path:
             bags = _load(path, part.path)
             bags.check(features)
             samples = bags.lengths.shape[1]
-            late_from = None
-            if part.late_from is not None:
-                late_from = part.late_from * samples // max(1, part.weight_bytes)
-            yield from Chunk(samples, Columns(features, bags.ids)).halves(late_from)
+            yield Chunk(samples, Columns(features, bags.ids), part.first_sample)
 
 
 def open_embedding_bag(files: Sequence[Path], features: Sequence[str]) -> EmbeddingBagSource:
@@ -63,14 +81,18 @@ def open_embedding_bag(files: Sequence[Path], features: Sequence[str]) -> Embedd
     if odd:
         text = "the tables in this format have no names; call the features t0, t1, …"
         raise InvalidError(files[0], [Mistake(name, None, text) for name in odd])
-    sizes = [(path, stamp_of(path), path.stat().st_size) for path in files]
-    half, before = sum(size for _, _, size in sizes) // 2, 0
-    parts: list[Part] = []
-    for index, (path, stamp, size) in enumerate(sizes):
-        late_from = late_in(before, size, half)
-        parts.append(Part(index, str(path), size, late_from=late_from, stamp=stamp))
-        before += size
+    stamps = [stamp_of(path) for path in files]
+    parts = (
+        Part(index, str(path), path.stat().st_size, stamp=stamp)
+        for index, (path, stamp) in enumerate(zip(files, stamps, strict=True))
+    )
     return EmbeddingBagSource(tuple(parts))
+
+
+def _samples(file: Part) -> int:
+    check_unchanged(file.path, file.stamp)
+    with _unpacked(file.path) as path:
+        return int(_load(path, file.path).lengths.shape[1])
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,17 +9,18 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake
 from rowtier.files import StrPath
 from rowtier.profile.readers.arrays import ACCEPTED, check_lengths, to_int64
-from rowtier.profile.readers.base import Chunk, Ids, Ints, Part, late_in, missing
+from rowtier.profile.readers.base import Chunk, Ids, Ints, Part, missing, numbered
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 
 BLOCK_SAMPLES = 2**16
@@ -53,11 +54,27 @@ class NpzSource:
             for start in range(0, part.samples, BLOCK_SAMPLES):
                 count = min(BLOCK_SAMPLES, part.samples - start)
                 ids = {name: stream.take(count) for name, stream in streams.items()}
-                chunk = Chunk(count, ids, done=(start + count) / part.samples)
-                late_from = None if part.late_from is None else part.late_from - start
-                yield from chunk.halves(late_from)
+                first = part.first_sample + start
+                yield Chunk(count, ids, first, done=(start + count) / part.samples)
             for stream in streams.values():
                 stream.finish()
+
+    def count_samples(self) -> int:
+        """How many samples there are; the headers say so."""
+        return self.samples
+
+    def times(self, part: Part, column: str) -> pa.Array:
+        """An array with one entry a sample."""
+        check_unchanged(part.path, part.stamp)
+        with reading(part.path), zipfile.ZipFile(part.path) as file:
+            if f"{column}.npy" not in file.namelist():
+                raise InvalidError(part.path, [missing(column, _features(file), "array")])
+            with file.open(f"{column}.npy") as stream:
+                array = np.lib.format.read_array(stream, allow_pickle=False)
+        if array.shape != (part.samples,):
+            text = f"must have one entry for each of {part.samples} samples"
+            raise InvalidError(part.path, [Mistake(column, f"shape {array.shape}", text)])
+        return pa.array(array)
 
 
 def open_npz(files: Sequence[Path], features: Sequence[str]) -> NpzSource:
@@ -71,13 +88,7 @@ def open_npz(files: Sequence[Path], features: Sequence[str]) -> NpzSource:
             samples = _samples(file, path, features)
             weight = path.stat().st_size
         parts.append(Part(len(parts), str(path), weight, samples=samples, stamp=stamp))
-    half, first = sum(part.samples or 0 for part in parts) // 2, 0
-    for index, part in enumerate(parts):
-        samples = part.samples or 0
-        late_from = late_in(first, samples, half)
-        parts[index] = replace(part, first_sample=first, late_from=late_from)
-        first += samples
-    return NpzSource(tuple(parts), tuple(names))
+    return NpzSource(numbered(parts, [part.samples or 0 for part in parts]), tuple(names))
 
 
 @dataclass(eq=False)

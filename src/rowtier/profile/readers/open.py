@@ -24,8 +24,8 @@ _ENDINGS = {
     ".tsv.gz": "criteo",
 }
 _ACCEPTED = (
-    "accepted are Parquet, Criteo's TSV (40 fields, plain or .gz), NumPy's .npz, and the "
-    ".pt/.pt.gz of Meta's dlrm_datasets"
+    "accepted are Parquet, Criteo's TSV (40 fields, or 39 without label; plain or .gz), NumPy's "
+    ".npz, and the .pt/.pt.gz of Meta's dlrm_datasets"
 )
 _HEAD_BYTES = 2**16
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from rowtier.errors import InvalidError, Mistake
 from rowtier.files import StrPath
 from rowtier.profile.readers.arrays import ACCEPTED, from_arrow, id_kind
-from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, late_in, missing
+from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, missing, numbered
 from rowtier.profile.readers.files import changed, check_unchanged, damaged, reading, stamp_of
 
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -56,7 +56,7 @@ class ParquetSource:
         return sum(part.samples or 0 for part in self.parts)
 
     def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
-        """A row group as one chunk, or two where the halves of the data meet."""
+        """A row group as one chunk."""
         file = self._open(part)
         if part.piece >= file.num_row_groups:
             raise changed(part.path)
@@ -65,7 +65,29 @@ class ParquetSource:
             raise changed(part.path)
         _check_columns(file.schema_arrow, features, part.path)
         columns = Columns(features, lambda name: self._column(part, name))
-        yield from Chunk(part.samples, columns).halves(part.late_from)
+        yield Chunk(part.samples, columns, part.first_sample)
+
+    def count_samples(self) -> int:
+        """How many samples there are; the footers say so."""
+        return self.samples
+
+    def times(self, part: Part, column: str) -> pa.Array:
+        """The values of a column, or of a key of the path, for every sample of a row group."""
+        file = self._open(part)
+        found = file.schema_arrow.get_all_field_indices(column)
+        if len(found) > 1:
+            raise InvalidError(part.path, [_two_columns(column)])
+        if found:
+            with reading(part.path, f"{column} in row group {part.piece}"):
+                table = file.read_row_group(part.piece, columns=[column], use_threads=False)
+                return table.column(column).combine_chunks()
+        keys = path_keys(part.path)
+        if column not in keys:
+            raise InvalidError(part.path, [missing(column, [*file.schema_arrow.names, *keys])])
+        value = keys[column]
+        kind = pa.int64() if column in self.whole_keys else pa.large_string()
+        told = int(value) if value is not None and column in self.whole_keys else value
+        return pa.repeat(pa.scalar(told, kind), part.samples or 0)
 
     def _column(self, part: Part, name: str) -> Ids:
         file = self._open(part)
@@ -116,7 +138,8 @@ def open_parquet(files: Sequence[Path], features: Sequence[str]) -> ParquetSourc
             _check_same_kind(schema, features, path, kinds)
             groups += _row_groups(path, stamp, metadata)
         names.update(dict.fromkeys([*schema.names, *path_keys(path)]))
-    return ParquetSource(_numbered(groups), tuple(names), whole_keys(files))
+    parts = numbered(groups, [group.samples or 0 for group in groups])
+    return ParquetSource(parts, tuple(names), whole_keys(files))
 
 
 def _row_groups(path: Path, stamp: str, metadata: Any) -> Iterator[Part]:
@@ -128,17 +151,6 @@ def _row_groups(path: Path, stamp: str, metadata: Any) -> Iterator[Part]:
             yield Part(0, str(path), weight, piece, samples=group.num_rows, stamp=stamp)
 
 
-def _numbered(groups: list[Part]) -> tuple[Part, ...]:
-    half = sum(group.samples or 0 for group in groups) // 2
-    parts, first = [], 0
-    for index, group in enumerate(groups):
-        assert group.samples is not None
-        late_from = late_in(first, group.samples, half)
-        parts.append(replace(group, index=index, first_sample=first, late_from=late_from))
-        first += group.samples
-    return tuple(parts)
-
-
 def _check_columns(schema: pa.Schema, features: Sequence[str], path: StrPath) -> None:
     """List every feature that the file cannot give."""
     mistakes: list[Mistake] = []
@@ -148,11 +160,15 @@ def _check_columns(schema: pa.Schema, features: Sequence[str], path: StrPath) ->
         if not found and name not in keys:
             mistakes.append(missing(name, [*schema.names, *keys]))
         elif len(found) > 1:
-            mistakes.append(Mistake(name, None, "stands for two columns; rename one of them"))
+            mistakes.append(_two_columns(name))
         elif found and id_kind(schema.field(found[0]).type) is None:
             mistakes.append(Mistake(name, str(schema.field(found[0]).type), ACCEPTED))
     if mistakes:
         raise InvalidError(path, mistakes)
+
+
+def _two_columns(name: str) -> Mistake:
+    return Mistake(name, None, "stands for two columns; rename one of them")
 
 
 def _check_same_kind(

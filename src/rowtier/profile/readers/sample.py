@@ -44,8 +44,8 @@ class Sample:
 class Sampled:
     """Another source, of which only some samples are read.
 
-    Of many row groups only some are decoded, and of those some rows are kept. Half of the
-    data stays where it was in all data.
+    Of many row groups only some are decoded, and of those some rows are kept, with the numbers
+    that they have in all data.
     """
 
     source: Source
@@ -91,22 +91,38 @@ class Sampled:
 
     def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
         """The samples of a part that were picked."""
-        at = part.index << 40 if part.first_sample is None else part.first_sample
         key = _key(self.sample.seed, "rows")
         for chunk in self.source.read(part, features):
-            keep = uniform(key, at, chunk.samples) < self.row_share
-            at += chunk.samples
+            assert chunk.numbers is None  # of a sample, no sample is taken
+            keep = uniform(key, chunk.first_sample, chunk.samples) < self.row_share
             if keep.any():
-                yield _kept(chunk, keep)
+                yield kept(chunk, keep)
+
+    def count_samples(self) -> None:
+        """How many are picked is told by reading alone."""
+        return
+
+    def times(self, part: Part, column: str) -> pa.Array:
+        """Of all samples of the part, picked or not."""
+        return self.source.times(part, column)
 
 
-def _kept(chunk: Chunk, keep: NDArray[np.bool_]) -> Chunk:
+def kept(chunk: Chunk, keep: NDArray[np.bool_]) -> Chunk:
+    """Those samples of a chunk that are to be kept."""
     features: Mapping[str, Ids] = chunk.features
-    columns = Columns(tuple(features), lambda name: _filtered(features[name], keep))
-    return replace(chunk, samples=int(keep.sum()), features=columns)
+    columns = Columns(tuple(features), lambda name: filtered(features[name], keep))
+    numbers = chunk.first_sample + np.flatnonzero(keep)
+    return replace(
+        chunk,
+        samples=len(numbers),
+        features=columns,
+        first_sample=int(numbers[0]),
+        numbers=numbers,
+    )
 
 
-def _filtered(ids: Ids, keep: NDArray[np.bool_]) -> Ids:
+def filtered(ids: Ids, keep: NDArray[np.bool_]) -> Ids:
+    """The ids of those samples that are to be kept."""
     each = keep if ids.lengths is None else np.repeat(keep, ids.lengths)
     lengths = None if ids.lengths is None else ids.lengths[keep]
     if isinstance(ids.values, np.ndarray):
