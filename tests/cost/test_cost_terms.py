@@ -10,6 +10,8 @@ from rowtier import Band, Cluster, Curve, FeatureStats, Profile, Table, TableSta
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.cost.terms import row_terms, sums_bytes
+from rowtier.cost.touch import table_basis
+from rowtier.cost.tree import tree_of
 
 RICH = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 
@@ -54,10 +56,9 @@ def test_terms_times_rows_are_the_bytes_of_the_plan(
     table = stats.stats[0]
     home, options = data.draw(homes(cluster, 40)), CostOptions(training=training)
     cost = step_cost({"t": (home,)}, stats, cluster, options=options)
-    p = np.append(table.curve.probabilities, 0.0)  # the last ten rows are never looked up
+    basis = table_basis(table, stats, tree_of(cluster).sizes, rest=True)  # ten are never looked up
     rows = np.append(table.curve.widths, 10)
-    lookups = stats.lookups_per_step(table)
-    terms = row_terms(home, table.table, p, lookups, cluster, options)
+    terms = row_terms(home, table.table, basis, cluster, options)
     copies = cluster.num_groups(cluster.level_of(home.scope))
     total = rows * copies
     if home.exchange == "rows":
@@ -87,14 +88,8 @@ def test_terms_add_up_to_the_step_time_of_an_even_plan(
     assume(home.members == "all" and home.exchange == "rows")
     cost = step_cost({"t": (home,)}, stats, cluster, options=options)
     latency = cost.time.exchange_latency_s.sum() + 0.7 * cost.time.sync_latency_s.sum()
-    terms = row_terms(
-        home,
-        table.table,
-        table.curve.probabilities,
-        stats.lookups_per_step(table),
-        cluster,
-        options,
-    )
+    basis = table_basis(table, stats, tree_of(cluster).sizes)
+    terms = row_terms(home, table.table, basis, cluster, options)
     found = terms.step_s(options.overlap) @ table.curve.widths
     assert found == pytest.approx(cost.step_s - latency)
 

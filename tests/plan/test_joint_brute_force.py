@@ -73,7 +73,7 @@ def _placements(stats: TableStats, profile: Profile, cluster: Cluster) -> Load:
     bands = [[Band(start=r, stop=r + 1, **w) for w in ways] for r in range(rows)]  # type: ignore[arg-type]
 
     def load(*some: Band) -> Load:
-        return Load.of(stats, some, profile.batch_size, cluster)
+        return Load.of(stats, some, profile, cluster)
 
     alone = [[load(band) for band in some] for some in bands]
     loads = []

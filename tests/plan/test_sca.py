@@ -23,6 +23,8 @@ from rowtier import (
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.cost.terms import row_terms
+from rowtier.cost.touch import table_basis
+from rowtier.cost.tree import tree_of
 from rowtier.cost.views import objective
 from rowtier.errors import InfeasibleError
 from rowtier.plan.check import find_mistakes
@@ -102,11 +104,11 @@ def test_the_cache_holds_the_rows_that_save_most_per_byte_across_tables(
 def savings_per_byte(stats: TableStats, made: Plan) -> np.ndarray:
     """Forward bytes that caching a row saves, over the memory that it then takes and frees."""
     copy, home = made.bands[stats.table.name]
-    p, lookups = stats.curve.probabilities, small().lookups_per_step(stats)
-    forward = row_terms(home, stats.table, p, lookups, made.cluster, FORWARD)
-    at_home = row_terms(home, stats.table, p, lookups, made.cluster)
+    basis = table_basis(stats, small(), tree_of(made.cluster).sizes)
+    forward = row_terms(home, stats.table, basis, made.cluster, FORWARD)
+    at_home = row_terms(home, stats.table, basis, made.cluster)
     copies = [copy.model_copy(update={"sync": sync}) for sync in ("dense", "sparse")]
-    copied = [row_terms(c, stats.table, p, lookups, made.cluster) for c in copies]
+    copied = [row_terms(c, stats.table, basis, made.cluster) for c in copies]
     taken = np.min([c.buffer_bytes for c in copied], axis=0) + stats.table.stored_row_bytes
     freed = at_home.buffer_bytes / 2
     if home.members == "all":

@@ -2,8 +2,9 @@ import numpy as np
 import pytest
 from strategies import counted
 
-from rowtier import Curve, Profile, Table
-from rowtier.profile.to_torchrec import expected_distinct, lru_hit_ratio
+from rowtier import Curve, FeatureStats, Profile, Table, TableStats
+from rowtier.profile.forecast import distinct_of
+from rowtier.profile.to_torchrec import lru_hit_ratio
 
 
 def test_lru_hit_ratio_agrees_with_a_simulated_cache() -> None:
@@ -24,7 +25,10 @@ def test_lru_hit_ratio_agrees_with_a_simulated_cache() -> None:
             hits / len(ids), abs=0.01
         )
     drawn = np.mean([len(np.unique(ids[i : i + 1000])) for i in range(0, 60_000, 1000)])
-    assert expected_distinct(curve, 1000) == pytest.approx(drawn, rel=0.01)
+    table = Table(name="t", num_embeddings=500, embedding_dim=4, features=("f",))
+    feature = FeatureStats(name="f", present=10**6, lookups=10**6)
+    stats = TableStats(table, 10**6, (feature,), curve)
+    assert distinct_of(stats, 1000).value == pytest.approx(drawn, rel=0.01)
 
 
 def test_torchrecs_planner_takes_the_constraints() -> None:

@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rowtier.cli import show
-from rowtier.cli.data_options import (
-    POLICIES,
-    AfterOption,
-    BeforeOption,
-    OutOfRangeOption,
-    TimeOption,
-    one_of,
-)
+from rowtier.cli.data_options import AfterOption, BeforeOption, TimeOption
 from rowtier.cli.names import shortened, unique
+from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.cli.predict import IdsOption, WeightedOption, cost_options, more
 
 if TYPE_CHECKING:
@@ -51,7 +45,7 @@ def command(
     before: BeforeOption = None,
     after: AfterOption = None,
     time: TimeOption = None,
-    on_out_of_range: OutOfRangeOption = "error",
+    on_out_of_range: OutOfRangeOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every holder.")] = False,
@@ -62,7 +56,6 @@ def command(
 
     loaded, baselines = _sorted_out(plans)
     options = cost_options(next(iter(loaded.values())), ids, weighted)
-    policy = one_of("--on-out-of-range", on_out_of_range, POLICIES)
     wishes = {
         "batch_size": batch_size,
         "steps": steps,
@@ -70,7 +63,7 @@ def command(
         "after": after,
         "time": time,
         "seed": seed or None,
-        "on_out_of_range": None if policy == "error" else policy,
+        "on_out_of_range": checked_policy(on_out_of_range),
     }
     replaying: dict[str, Any] = {key: wish for key, wish in wishes.items() if wish is not None}
     with show.progress(f"replaying {data}", quiet=json or data is None) as progress:

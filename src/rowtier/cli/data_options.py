@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-POLICIES = ("error", "clip", "drop", "hash")
+if TYPE_CHECKING:
+    from rowtier.profile.rarefaction import Batches
+
 BATCHES = ("shuffled", "in_time_order")
 
 BeforeOption = Annotated[
@@ -37,20 +39,17 @@ BatchesOption = Annotated[
     str | None,
     typer.Option(
         metavar="ORDER",
-        help="Where the samples of a step come from: shuffled, drawn from anywhere in the data, or "
-        "in_time_order, which follow each other. Default: what the plan was made for.",
+        help="What a step is made of: shuffled, samples from anywhere in the data, or "
+        "in_time_order, samples that follow each other. Default: as the plan says, and for a plan "
+        "shuffled.",
     ),
 ]
-OutOfRangeOption = Annotated[
-    str,
-    typer.Option(help="What to do with an id the table has no row for: error, clip, drop, hash."),
-]
 
 
-def one_of(option: str, text: str, accepted: tuple[str, ...]) -> str:
-    """The word itself, if it is one of those that are accepted."""
+def checked_batches(text: str | None) -> Batches | None:
+    """The order that was asked for, or an error that lists both."""
     from rowtier.errors import UserError
 
-    if text not in accepted:
-        raise UserError(f"{option} {text!r}: accepted are {', '.join(accepted)}")
-    return text
+    if text is not None and text not in BATCHES:
+        raise UserError(f"--batches {text!r}: accepted are {', '.join(BATCHES)}")
+    return cast("Batches | None", text)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rowtier.cli import show
+from rowtier.cli.data_options import BatchesOption, checked_batches
 from rowtier.units import parse_share
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def command(
             help="Plan for the heat that hot rows fall short of so rarely, such as 90%.",
         ),
     ] = None,
+    batches: BatchesOption = None,
     time_limit: Annotated[
         float, typer.Option(help="recshard-milp, torchrec: seconds to search.")
     ] = 60.0,
@@ -81,7 +83,7 @@ def command(
     wanted = Constraints() if constraints is None else Constraints.load(constraints)
     options = PlanOptions(
         reserve=reserve, split=split, confidence=confidence, time_limit_s=time_limit,
-        constraints=wanted, fit=fit,
+        constraints=wanted, fit=fit, batches=checked_batches(batches) or "shuffled",
     )  # fmt: skip
     check_replaceable(output, "plan.json")
     statistics = Profile.load(profile)

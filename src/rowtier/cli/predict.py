@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from rowtier.cli import show
+from rowtier.cli.data_options import BatchesOption, checked_batches
 
 if TYPE_CHECKING:
     from rowtier.cost.options import CostOptions
@@ -44,6 +45,7 @@ def command(
     batch_size: Annotated[
         int | None, typer.Option(min=1, help="Samples per device and step; default: the plan's.")
     ] = None,
+    batches: BatchesOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every holder and table.")] = False,
@@ -55,7 +57,9 @@ def command(
     from rowtier.plan.plan import Plan
 
     loaded = Plan.load(plan)
-    prediction = predict(loaded, cost_options(loaded, ids, weighted), batch_size=batch_size)
+    order = checked_batches(batches)
+    options = cost_options(loaded, ids, weighted)
+    prediction = predict(loaded, options, batch_size=batch_size, batches=order)
     if trace is not None:
         from rowtier.report.trace import write_trace
 

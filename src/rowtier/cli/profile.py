@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from rowtier.cli import show
-from rowtier.cli.data_options import (
-    POLICIES,
-    AfterOption,
-    BeforeOption,
-    OutOfRangeOption,
-    TimeOption,
-    one_of,
-)
+from rowtier.cli.data_options import AfterOption, BeforeOption, TimeOption
+from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.units import parse_bytes, parse_share
 
 if TYPE_CHECKING:
     from rowtier.profile.coverage import Enough
-    from rowtier.profile.ids import OutOfRange
     from rowtier.profile.look import TableLook
     from rowtier.profile.profile import Profile
 
@@ -79,7 +72,15 @@ def measure(
             "data is part of. Default: its number in DATA, from 0.",
         ),
     ] = None,
-    on_out_of_range: OutOfRangeOption = "error",
+    on_out_of_range: OutOfRangeOption = None,
+    vocabulary: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="For tables with `ids: vocabulary`: take the vocabularies of this profile or plan "
+            "folder, instead of building them from the data.",
+        ),
+    ] = None,
     cut: CutOption = DEFAULT_CUT,
     workers: Annotated[int, typer.Option(min=1, help="Processes that count.")] = 1,
     memory: Annotated[
@@ -114,11 +115,12 @@ def measure(
         after=after,
         time=time,
         first_sample=first_sample,
-        on_out_of_range=cast("OutOfRange", one_of("--on-out-of-range", on_out_of_range, POLICIES)),
+        on_out_of_range=checked_policy(on_out_of_range),
         workers=workers,
         memory_bytes=memory,
         dask=dask,
         resume=resume,
+        vocabulary=vocabulary,
     )
     described = Tables.load(tables)
     with show.progress(f"profiling {data}", quiet=json) as progress:
@@ -248,8 +250,7 @@ def _judgements(profile: Profile, cut: float) -> dict[str, Enough]:
     found = {}
     for stats in profile.stats:
         if stats.counts is not None and stats.lookups:
-            late = stats.counts.late if stats.counts.late.any() else None
             ranks = max(1, round(cut * stats.table.num_embeddings))
             rows = stats.table.num_embeddings
-            found[stats.table.name] = enough(stats.counts.counts, late, rows, ranks)
+            found[stats.table.name] = enough(stats.counts.counts, stats.drift, rows, ranks)
     return found

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rowtier.cli import show
-from rowtier.cli.data_options import (
-    POLICIES,
-    AfterOption,
-    BeforeOption,
-    OutOfRangeOption,
-    TimeOption,
-    one_of,
-)
+from rowtier.cli.data_options import AfterOption, BeforeOption, TimeOption
+from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.cli.predict import IdsOption, TraceOption, WeightedOption, cost_options, more
 
 if TYPE_CHECKING:
     from rowtier.evaluate.replay import Figure, Replay
-    from rowtier.profile.ids import OutOfRange
 
 MAX_HOLDERS = 8
 MAX_TABLES = 8
@@ -42,7 +35,7 @@ def command(
     before: BeforeOption = None,
     after: AfterOption = None,
     time: TimeOption = None,
-    on_out_of_range: OutOfRangeOption = "error",
+    on_out_of_range: OutOfRangeOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every figure.")] = False,
@@ -53,7 +46,7 @@ def command(
     from rowtier.evaluate.replay import replay
     from rowtier.plan.plan import Plan
 
-    policy = cast("OutOfRange", one_of("--on-out-of-range", on_out_of_range, POLICIES))
+    policy = checked_policy(on_out_of_range)
     loaded = Plan.load(plan)
     options = cost_options(loaded, ids, weighted)
     with show.progress(f"replaying {data}", quiet=json) as progress:

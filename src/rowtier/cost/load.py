@@ -7,7 +7,7 @@ add up, and so a plan that differs from another in one table costs one table to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from operator import add
 
@@ -40,13 +40,13 @@ class Load:
         cls,
         stats: TableStats,
         bands: tuple[Band, ...],
-        batch_size: int,
+        profile: Profile,
         cluster: Cluster,
         options: CostOptions = DEFAULTS,
     ) -> Load:
         """The load of one table."""
-        profile = Profile(batch_size, (stats,))
-        cost = step_cost({stats.table.name: bands}, profile, cluster, None, options)
+        alone = replace(profile, stats=(stats,))
+        cost = step_cost({stats.table.name: bands}, alone, cluster, None, options)
         return cls._of(cost)
 
     @classmethod

@@ -149,7 +149,7 @@ def step_cost(
     tally = Tally(tree, options, len(profile.stats))
     for stats in profile.stats:
         rows = known_rows(stats, order)
-        tally.add(stats, bands[stats.table.name], profile.batch_size, rows)
+        tally.add(stats, bands[stats.table.name], profile, rows)
     own = tally.by_holder()
     links = _links(tree, tally, own, options)
     buffers = own.waiting[0] + sum(

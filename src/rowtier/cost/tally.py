@@ -19,10 +19,10 @@ from rowtier.cost.gather import Gather
 from rowtier.cost.links import Sending, add_staged_sums, add_sums
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
-from rowtier.cost.touch import Bags, basis_of, touched
+from rowtier.cost.touch import Bags, table_basis, touched
 from rowtier.cost.tree import Tree
 from rowtier.profile.curve import Floats, Ints
-from rowtier.profile.profile import TableStats
+from rowtier.profile.profile import Profile, TableStats
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +67,12 @@ class Tally:
         self._tables = 0
 
     def add(
-        self, stats: TableStats, bands: Iterable[Band], batch_size: int, rows: Ints | None
+        self, stats: TableStats, bands: Iterable[Band], profile: Profile, rows: Ints | None
     ) -> None:
         """Add the bands of the next table."""
-        lookups = batch_size * stats.lookups_per_sample
-        basis = basis_of(stats.curve.probabilities, lookups, self.tree.sizes)
-        subject = Subject(self._tables, stats, batch_size, lookups, basis, rows)
+        basis = table_basis(stats, profile, self.tree.sizes)
+        lookups = profile.lookups_per_step(stats)
+        subject = Subject(self._tables, stats, profile.batch_size, lookups, basis, rows)
         pooled = [self._add_band(subject, band) for band in bands]
         sums = [band for band in pooled if band is not None]
         if sums:

@@ -16,7 +16,7 @@ from rowtier.cost.amounts import Parts, RowSizes, amounts_of
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.rates import Way
 from rowtier.cost.time import link_s_per_byte, tier_s_per_byte
-from rowtier.cost.touch import Bags, basis_of
+from rowtier.cost.touch import Bags
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
@@ -25,7 +25,7 @@ from rowtier.tables import Table
 
 @dataclass(frozen=True, eq=False)
 class RowTerms:
-    """Cost per step of one row of one copy, by probability (last axis).
+    """Cost per step of one row of one copy, by bucket (last axis).
 
     Bytes are those of the whole scope group: the row's holder keeps, reads and writes
     them, and each byte that passes a level's links is counted once. Times are one device's
@@ -36,16 +36,16 @@ class RowTerms:
 
     group_devices: int
     stored_bytes: int
-    read_bytes: Floats  # tiers × probabilities
+    read_bytes: Floats  # tiers × buckets
     written_bytes: Floats
-    forward_bytes: Floats  # levels × probabilities; 0 for `sums`, see `sums_bytes`
+    forward_bytes: Floats  # levels × buckets; 0 for `sums`, see `sums_bytes`
     backward_bytes: Floats
     id_bytes: Floats
     sync_bytes: Floats
     sync_id_bytes: Floats
     buffer_bytes: Floats
     memory_s: Floats
-    exchange_s: Floats  # levels × probabilities
+    exchange_s: Floats  # levels × buckets
     sync_s: Floats
 
     def step_s(self, overlap: float = 0.0) -> Floats:
@@ -55,26 +55,12 @@ class RowTerms:
 
 
 def row_terms(
-    home: Band,
-    table: Table,
-    probability: Floats,
-    lookups: float,
-    cluster: Cluster,
-    options: CostOptions = DEFAULTS,
-) -> RowTerms:
-    """Terms of rows with these probabilities, kept as `home` says; its ranks are not looked at.
-
-    `lookups` are a device's per step (L). The members must be of one kind. Append a
-    probability of 0 for the rows that are never looked up.
-    """
-    basis = basis_of(probability, lookups, tree_of(cluster).sizes)
-    return terms_on_basis(home, table, basis, cluster, options)
-
-
-def terms_on_basis(
     home: Band, table: Table, basis: Floats, cluster: Cluster, options: CostOptions = DEFAULTS
 ) -> RowTerms:
-    """The same for many homes, where `touch.basis_of` the probabilities is known already."""
+    """Terms of rows with this basis (`touch.py`), kept as `home` says; its ranks are not looked at.
+
+    The members must be of one kind.
+    """
     tree, sizes = tree_of(cluster), RowSizes.of(table, home, options)
     way = Way.of(home, tree)
     devices = tree.sizes[way.level]

@@ -6,17 +6,27 @@ The *basis* of a table is what one row of each bucket expects per step; every co
     row 0        lookups one device makes of the row, L·p
     row 1 + k    u_k: probability that any of the n_k devices of a level-k group needs it
     last row     1: what is paid per row, needed or not (dense sync)
+
+A curve alone gives u = 1 − (1 − p)^(L·n_k). Where samples were counted, two more things are known:
+how many distinct rows a batch touches in all, D(n), and how steady the heat of the rows of a
+bucket is. Rows that gain heat and lose it are touched less often than their mean heat says, as
+u is concave: with a gamma distribution of shape k, u = 1 − (1 + n·x/k)^(−k), where x is the mean
+heat. All shapes of a table are multiplied by one factor, so that u adds up to D(n).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from rowtier.jit import compiled
 from rowtier.profile.curve import Floats
-from rowtier.profile.profile import FeatureStats, TableStats
+from rowtier.profile.profile import FeatureStats, Profile, TableStats
+from rowtier.profile.rarefaction import Batches
 
 LOOKUPS = 0
 
@@ -50,6 +60,95 @@ def _touched(probability: Floats, log_miss: Floats, lookups: float) -> Floats:
     if lookups < 1.0:
         return lookups * probability
     return np.asarray(-np.expm1(lookups * log_miss))
+
+
+def table_basis(
+    stats: TableStats, profile: Profile, group_sizes: Sequence[int], *, rest: bool = False
+) -> Floats:
+    """The basis of a table, one column per bucket of its curve.
+
+    With `rest` one more, for the rows after the last bucket, which are never looked up.
+    """
+    curve, lookups = stats.curve, profile.lookups_per_step(stats)
+    basis = basis_of(curve.probabilities, lookups, group_sizes)
+    if stats.distinct_rows is not None and len(curve.stops):
+        before = curve.probabilities * 0.0
+        for level, devices in enumerate(group_sizes):
+            u = _counted(stats, profile.batch_size * devices, profile.batches)
+            # Each level by itself may be off by a rounding: more devices touch no fewer rows.
+            before = np.maximum(u, before)
+            basis[touched(level)] = before
+    if not rest:
+        return basis
+    never = np.zeros((len(basis), 1))
+    never[-1] = 1.0
+    return np.concatenate((basis, never), axis=1)
+
+
+_KNOWN: WeakKeyDictionary[TableStats, dict[tuple[int, str], Floats]] = WeakKeyDictionary()
+
+
+def _counted(stats: TableStats, samples: int, batches: Batches) -> Floats:
+    """u of every bucket for a group that reads so many samples; kept, since it is asked often."""
+    known = _KNOWN.setdefault(stats, {})
+    if (samples, batches) not in known:
+        ladder, curve = stats.distinct_rows, stats.curve
+        assert ladder is not None
+        held = curve.probabilities * (stats.rows_held / max(stats.samples, 1))
+        hazard = -np.log1p(-np.minimum(held, 1 - 1e-12))
+        target = ladder.at(samples, batches)[0]
+        widths = curve.widths.astype(np.float64)
+        known[samples, batches] = fitted(hazard, curve.shape, widths, float(samples), target)
+    return known[samples, batches]
+
+
+@compiled
+def fitted(hazard: Floats, shape: Floats, widths: Floats, samples: float, rows: float) -> Floats:
+    """u of buckets whose rows together are touched `rows` times; falling with the bucket."""
+    u = np.empty_like(hazard)
+    if _total(hazard, shape, widths, samples, math.inf, u) > rows:
+        low, high = -30.0, 30.0  # logarithms of the factor on all shapes
+        for _ in range(60):
+            middle = (low + high) / 2
+            total = _total(hazard, shape, widths, samples, math.exp(middle), u)
+            if abs(total - rows) <= 1e-9 * rows or high - low < 1e-9:
+                break
+            if total > rows:
+                high = middle
+            else:
+                low = middle
+        return u
+    # Samples of the profile met less often than independent ones would: as if there were more.
+    low, high = 0.0, 10.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        total = _total(hazard, shape, widths, samples * math.exp(middle), math.inf, u)
+        for i in range(len(u)):
+            most = min(1.0, samples * hazard[i])
+            total -= widths[i] * max(0.0, u[i] - most)
+            u[i] = min(u[i], most)
+        if abs(total - rows) <= 1e-9 * rows or high - low < 1e-9:
+            break
+        if total > rows:
+            high = middle
+        else:
+            low = middle
+    return u
+
+
+@compiled
+def _total(
+    hazard: Floats, shape: Floats, widths: Floats, samples: float, factor: float, u: Floats
+) -> float:
+    total, before = 0.0, 1.0
+    for i in range(len(hazard)):
+        steady = shape[i] * factor
+        x = samples * hazard[i]
+        miss = math.exp(-x) if steady > 1e12 else math.exp(-steady * math.log1p(x / steady))
+        before = min(before, 1.0 - miss)
+        u[i] = before
+        total += widths[i] * before
+    return total
 
 
 def basis_of(probability: Floats, lookups: float, group_sizes: Sequence[int]) -> Floats:

@@ -19,13 +19,14 @@ from rowtier.cost.memory import pools
 from rowtier.cost.options import DEFAULTS
 from rowtier.cost.terms import row_terms
 from rowtier.cost.time import memory_time_s
+from rowtier.cost.touch import LOOKUPS, basis_of, table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.errors import UserError
 from rowtier.evaluate.phrases import more_ms
 from rowtier.evaluate.words import home
 from rowtier.plan.plan import GIGA, Plan
 from rowtier.plan.solve.menu import homes_of, sums_seconds
-from rowtier.profile.curve import Floats
+from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import TableStats
 from rowtier.units import show_count
 
@@ -167,9 +168,9 @@ class _Trial:
 
     @classmethod
     def of(cls, plan: Plan, stats: TableStats) -> _Trial:
-        batch, cluster = plan.profile.batch_size, plan.cluster
+        profile, cluster = plan.profile, plan.cluster
         loads = {
-            s.table.name: Load.of(s, plan.bands[s.table.name], batch, cluster)
+            s.table.name: Load.of(s, plan.bands[s.table.name], profile, cluster)
             for s in plan.profile.stats
         }
         whole = total_load(loads.values())
@@ -180,7 +181,7 @@ class _Trial:
     def changed(self, bands: Iterable[Band]) -> tuple[float, int, str | None]:
         """How much longer a step gets with other bands, and what which memory lacks for rows."""
         plan = self.plan
-        one = Load.of(self.stats, tuple(bands), plan.profile.batch_size, plan.cluster)
+        one = Load.of(self.stats, tuple(bands), plan.profile, plan.cluster)
         load = self.rest + one
         return float(load.step_s(plan.cluster)) - self.now_s, *_lacking(plan, load)
 
@@ -255,10 +256,10 @@ def _kept_bytes(plan: Plan, stats: TableStats, start: int, stop: int, run: Run) 
 
 def _edge(trial: _Trial, hot: Part, cold: Part) -> Edge:
     plan, stats, rank = trial.plan, trial.stats, hot.stop
-    heat = np.array([_probability(stats, rank - 1), _probability(stats, rank)])
+    basis = _basis_at(plan, stats, np.array([rank - 1, rank]))
     before, after = hot.runs[-1], cold.runs[0]
-    slow_s = _row_seconds(plan, stats, after, cold, heat)
-    saved = slow_s - _row_seconds(plan, stats, before, hot, heat)
+    slow_s = _row_seconds(plan, stats, after, cold, basis)
+    saved = slow_s - _row_seconds(plan, stats, before, hot, basis)
     taken = _memory(plan, stats, before)
     for tier, amount in _memory(plan, stats, after).items():
         taken[tier] = taken.get(tier, 0.0) - amount
@@ -287,23 +288,21 @@ def _memory_prices(plan: Plan) -> dict[str, float]:
     return {price.resource: price.saves for price in certificate.prices if price.unit == "GB"}
 
 
-def _probability(stats: TableStats, rank: int) -> float:
-    """The probability that a lookup hits the row of a rank."""
-    curve = stats.curve
-    if rank >= curve.ranks:
-        return 0.0
-    return float(curve.probabilities[curve.stops.searchsorted(rank, side="right")])
+def _basis_at(plan: Plan, stats: TableStats, ranks: Ints) -> Floats:
+    """What the rows of some ranks expect per step (`cost/touch.py`), a column each."""
+    basis = table_basis(stats, plan.profile, tree_of(plan.cluster).sizes, rest=True)
+    return basis[:, stats.curve.stops.searchsorted(ranks, side="right")]
 
 
-def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: Part, heat: Floats) -> Floats:
+def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: Part, basis: Floats) -> Floats:
     """A row's part of the step if it were kept by a run's bands, devices loaded alike."""
-    lookups, table = plan.profile.lookups_per_step(stats), stats.table
-    seconds = np.zeros(len(heat))
+    table, seconds = stats.table, np.zeros(2)
     for band in run:
-        terms = row_terms(band, table, heat, lookups, plan.cluster)
+        terms = row_terms(band, table, basis, plan.cluster)
         seconds += terms.step_s(DEFAULTS.overlap)
         if band.exchange == "sums":
             share = band.width(table.embedding_dim) / table.embedding_dim
+            heat = basis[LOOKUPS] / max(plan.profile.lookups_per_step(stats), 1e-300)
             seconds += share * _sums_slope(plan, stats, band, part) * heat
     return seconds
 
@@ -324,8 +323,9 @@ def _sums_slope(plan: Plan, stats: TableStats, band: Band, part: Part) -> float:
 def _memory(plan: Plan, stats: TableStats, run: Run) -> dict[str, float]:
     """Bytes that a row takes of each tier, for each device on average."""
     taken: dict[str, float] = {}
+    never = basis_of(np.zeros(1), 0.0, tree_of(plan.cluster).sizes)
     for band in run:
-        terms = row_terms(band, stats.table, np.zeros(1), 0.0, plan.cluster)
+        terms = row_terms(band, stats.table, never, plan.cluster)
         taken[band.tier] = taken.get(band.tier, 0.0) + terms.stored_bytes / terms.group_devices
     return taken
 

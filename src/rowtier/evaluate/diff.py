@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -206,7 +206,7 @@ def _check_tables(old: Plan, new: Plan) -> None:
 def _tables(moved: Moved, new: Plan) -> Iterator[TableDiff]:
     arriving = (moved.received + moved.outside).sum(axis=1)
     for index, stats in enumerate(new.profile.stats):
-        table, alone = stats.table, type(new.profile)(new.profile.batch_size, (stats,))
+        table, alone = stats.table, replace(new.profile, stats=(stats,))
         yield TableDiff(
             table.name,
             float(moved.numbers[index].sum() / table.embedding_dim),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -223,7 +223,7 @@ def _statistics(plan: Plan) -> Iterator[str]:
 def _weights(plan: Plan, cost: StepCost) -> Iterator[TableWeight]:
     for stats, share in zip(plan.profile.stats, step_shares(cost), strict=True):
         name, table = stats.table.name, stats.table
-        alone = type(plan.profile)(plan.profile.batch_size, (stats,))
+        alone = replace(plan.profile, stats=(stats,))
         yield TableWeight(
             name,
             share,

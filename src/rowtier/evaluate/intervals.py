@@ -7,10 +7,12 @@ Four things part them, and the interval is the sum of what each of them explains
   With few steps the spread itself is uncertain (Student's t); with one, events are taken
   to come one by one (Poisson). Where steps did not differ at all, up to three events in all
   of them may still have been missed ("rule of three").
-* Rows that were seen equally often are not equally hot. Distinct rows are fewer for it, as
-  a step touches the hot ones anyway. A row seen c times may be off by √c, so the cost model
-  is asked once more with every bucket of rows parted into a hotter and a colder half by as
-  much; the truth lies between the two answers.
+* Distinct rows. How many rows a batch will touch is known to an interval, which holds for the
+  future as far as the profile's time slices show; the cost model is asked for both of its ends.
+  Of a plan that was made from a curve nobody knows it: rows that were seen equally often are
+  not equally hot, and distinct rows are fewer for it. A row seen c times may be off by √c, so the
+  cost model is asked once more with every bucket of rows parted into a hotter and a colder half
+  by as much; the truth lies between the two answers.
 * The slowest. A step waits for the slowest holder and the busier direction of its links,
   whichever that is in a step: later than the one that is slowest on average, of n that
   scatter by s by at most s·√(2 ln n).
@@ -22,7 +24,7 @@ Four things part them, and the interval is the sum of what each of them explains
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -45,7 +47,8 @@ _STUDENT = (1.96, 12.71, 4.303, 3.182, 2.776, 2.571)
 
 def intervals(prediction: Prediction, spread: Floats, steps: int) -> tuple[Floats, Floats]:
     """Where the means of 95 % of replays with so many steps are expected, from low to high."""
-    predicted, scattered = prediction.facts.vector(), _scattered(prediction)
+    predicted = prediction.facts.vector()
+    others = np.stack([predicted, *(found.facts.vector() for found in _otherwise(prediction))])
     if steps == 1:
         spread = _of_one_step(prediction.labels, predicted)
     plan = prediction.plan
@@ -54,8 +57,7 @@ def intervals(prediction: Prediction, spread: Floats, steps: int) -> tuple[Float
     reach = _student(steps - 1) * spread * math.sqrt(1 / steps + 1 / max(profiled, 1e-9))
     reach = np.maximum(reach, _unseen(prediction.labels, spread) / steps) + _ROUNDING * predicted
     reach += _turns(prediction)
-    low = np.minimum(predicted, scattered) - reach
-    high = np.maximum(predicted, scattered) + reach
+    low, high = others.min(axis=0) - reach, others.max(axis=0) + reach
     return low, high + _waiting(prediction.labels, spread)
 
 
@@ -78,12 +80,28 @@ def _unseen(labels: Iterable[Label], spread: Floats) -> Floats:
     return np.where(spread == 0, 3 * sizes, 0.0)
 
 
-def _scattered(prediction: Prediction) -> Floats:
-    """All figures if rows of a bucket were as unequal as counting leaves room for."""
+def _otherwise(prediction: Prediction) -> Iterator[Prediction]:
+    """The same step with the fewest and the most distinct rows that are to be expected."""
     plan = prediction.plan
-    stats = tuple(replace(entry, bucketed=_parted(entry)) for entry in plan.profile.stats)
-    parted = replace(plan, profile=replace(plan.profile, stats=stats))
-    return predict(parted, prediction.options).facts.vector()
+    for change in (_fewest, _most):
+        stats = tuple(change(entry) for entry in plan.profile.stats)
+        yield predict(replace(plan, profile=replace(plan.profile, stats=stats)), prediction.options)
+
+
+def _fewest(stats: TableStats) -> TableStats:
+    ladder = stats.distinct_rows
+    if ladder is None:
+        return replace(stats, bucketed=_parted(stats))
+    fewest = np.where(np.isfinite(ladder.low), ladder.low, ladder.value)
+    return replace(stats, ladder=replace(ladder, value=np.maximum.accumulate(fewest)))
+
+
+def _most(stats: TableStats) -> TableStats:
+    ladder = stats.distinct_rows
+    if ladder is None:
+        return stats
+    most = np.where(np.isfinite(ladder.high), ladder.high, ladder.value)
+    return replace(stats, ladder=replace(ladder, value=np.maximum.accumulate(most)))
 
 
 def _parted(stats: TableStats) -> Curve:

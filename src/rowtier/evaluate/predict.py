@@ -14,7 +14,7 @@ from rowtier.band import Band
 from rowtier.cost.lookups import served_by_band
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.touch import Bags, basis_of, touched
+from rowtier.cost.touch import Bags, table_basis, touched
 from rowtier.cost.tree import tree_of
 from rowtier.evaluate.figures import (
     FLOWS,
@@ -27,6 +27,7 @@ from rowtier.evaluate.figures import (
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import TableStats
+from rowtier.profile.rarefaction import Batches
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -94,6 +95,7 @@ class Prediction:
             "verdict": self.verdict,
             "method": self.plan.method,
             "batch_size": self.plan.profile.batch_size,
+            "batches": self.plan.profile.batches,
             **self.cost.to_dict(),
             "lookups": facts.served.tolist(),
             "rows_touched": dict(zip(scopes, facts.distinct.tolist(), strict=True)),
@@ -114,11 +116,17 @@ class Prediction:
 
 
 def predict(
-    plan: Plan, options: CostOptions = DEFAULTS, *, batch_size: int | None = None
+    plan: Plan,
+    options: CostOptions = DEFAULTS,
+    *,
+    batch_size: int | None = None,
+    batches: Batches | None = None,
 ) -> Prediction:
-    """Say what a step of a plan costs, with another batch size than the plan's if given."""
+    """Say what a step of a plan costs, with other batches than the plan's if given."""
     if batch_size is not None:
         plan = replace(plan, profile=replace(plan.profile, batch_size=batch_size))
+    if batches is not None:
+        plan = replace(plan, profile=plan.profile.with_batches(batches))
     cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, options)
     return Prediction(plan, options, cost)
 
@@ -128,8 +136,7 @@ def _distinct(plan: Plan) -> Floats:
     tree = tree_of(plan.cluster)
     rows = []
     for stats in plan.profile.stats:
-        lookups = plan.profile.lookups_per_step(stats)
-        basis = basis_of(stats.curve.probabilities, lookups, tree.sizes)
+        basis = table_basis(stats, plan.profile, tree.sizes)
         rows.append(basis[touched(0) : touched(tree.levels) + 1] @ stats.curve.widths)
     return np.stack(rows)
 

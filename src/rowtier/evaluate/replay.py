@@ -25,8 +25,8 @@ from rowtier.evaluate.predict import Prediction, predict
 from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
-from rowtier.profile.ids import OutOfRange
 from rowtier.profile.readers import Between, Edge, Source, TimeWindow, open_source
+from rowtier.tables import OutOfRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,7 +162,7 @@ def replay(
     before: Edge | None = None,
     time: str | None = None,
     options: CostOptions = DEFAULTS,
-    on_out_of_range: OutOfRange = "error",
+    on_out_of_range: OutOfRange | None = None,
 ) -> Replay:
     """Count what a plan's placement does on real batches, step by step.
 
@@ -171,6 +171,7 @@ def replay(
     samples or, with `time`, values of that column. With fewer `steps` than there are, `seed`
     draws which of them are taken; they are replayed in the order of the data. Batches of an
     iterator, whose length only reading tells, give their first steps.
+    `on_out_of_range` is for all tables, instead of what each of them says.
     """
     _check(plan, batch_size, steps)
     prediction = predict(plan, options, batch_size=batch_size)

@@ -22,7 +22,7 @@ fastest memory.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte
+from rowtier.cost.touch import table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan import row_wise
 from rowtier.plan.options import PlanOptions
@@ -95,14 +96,15 @@ class Ladder:
     @classmethod
     def of(cls, stats: TableStats, profile: Profile, cluster: Cluster, tier: str) -> Ladder:
         """Price every scope for every bucket of a table."""
-        stops, p = stats.curve.stops, stats.curve.probabilities
-        if stats.curve.ranks < stats.table.num_embeddings:
-            stops, p = np.append(stops, stats.table.num_embeddings), np.append(p, 0.0)
-        widths, lookups = np.diff(stops, prepend=0), profile.lookups_per_step(stats)
+        stops, rest = stats.curve.stops, stats.curve.ranks < stats.table.num_embeddings
+        if rest:
+            stops = np.append(stops, stats.table.num_embeddings)
+        basis = table_basis(stats, profile, tree_of(cluster).sizes, rest=rest)
+        widths = np.diff(stops, prepend=0)
         homes = _homes(cluster, tier)
         seconds, kept = [], []
         for ways in homes:
-            terms = [row_terms(home, stats.table, p, lookups, cluster) for home in ways]
+            terms = [row_terms(home, stats.table, basis, cluster) for home in ways]
             times = [(t.exchange_s + t.sync_s).sum(axis=0) for t in terms]
             sizes = [(t.stored_bytes + t.buffer_bytes) / t.group_devices for t in terms]
             seconds.append(_running(np.stack(times) * widths))
@@ -211,7 +213,7 @@ class Problem:
         fixed = [s for s in profile.stats if s not in cut]
         ladders = tuple(Ladder.of(s, profile, cluster, fast.name) for s in cut)
         peak = _peak_bytes(step_cost(baseline, profile, cluster))
-        fixed_s, fixed_bytes = _of_fixed(baseline, fixed, profile.batch_size, cluster)
+        fixed_s, fixed_bytes = _of_fixed(baseline, fixed, profile, cluster)
         budget = min(peak * (1 + extra), max(peak, usable))
         return cls(profile, cluster, baseline, ladders, budget, usable, fixed_s, fixed_bytes)
 
@@ -280,12 +282,12 @@ def _peak_bytes(cost: StepCost) -> int:
 
 
 def _of_fixed(
-    bands: Bands, stats: Sequence[TableStats], batch_size: int, cluster: Cluster
+    bands: Bands, stats: Sequence[TableStats], profile: Profile, cluster: Cluster
 ) -> tuple[float, float]:
     """Link time and memory of an average device; the slowest and the fullest have more."""
     if not stats:
         return 0.0, 0.0
-    cost = step_cost(bands, Profile(batch_size, tuple(stats)), cluster)
+    cost = step_cost(bands, replace(profile, stats=tuple(stats)), cluster)
     devices, links = cluster.num_devices, cost.links
     moved = links.ids.sent + links.forward.received + links.backward.sent
     seconds = moved[:devices].mean(axis=0) @ link_s_per_byte(tree_of(cluster))

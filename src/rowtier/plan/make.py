@@ -57,6 +57,8 @@ def make_plan(
         profile = Profile.load(profile)
     if not isinstance(cluster, Cluster):
         cluster = Cluster.open(cluster)
+    if options.batches != profile.batches:
+        profile = profile.with_batches(options.batches)
     mistakes = list(options.constraints.mistakes(profile, cluster))
     if mistakes:
         raise InvalidError("constraints", mistakes)

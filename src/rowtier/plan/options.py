@@ -21,6 +21,7 @@ class PlanOptions(Noun):
     reserve: float = Field(default=0.0, ge=0.0, le=1.0)  # share of every tier to leave free
     constraints: Constraints = Constraints()  # pins, bytes to leave free, limits of links
     confidence: float | None = Field(default=None, gt=0.0, lt=1.0)  # plan for less heat than seen
+    batches: Literal["shuffled", "in_time_order"] = "shuffled"  # what a step is made of
     fit: Literal["rows", "all"] = "rows"  # what must fit: rows, or buffers and remap tables too
     split: bool = Field(default=False, strict=True)  # tables may be cut over devices
     tolerance: float = Field(default=1e-3, ge=0.0)  # the gap at which a search may stop

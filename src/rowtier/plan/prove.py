@@ -20,6 +20,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.options import DEFAULTS
 from rowtier.cost.terms import row_terms, sums_bytes
 from rowtier.cost.time import link_s_per_byte
+from rowtier.cost.touch import table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
@@ -98,10 +99,10 @@ def _least_s(stats: TableStats, profile: Profile, cluster: Cluster, prices: Floa
     curve, rows = stats.curve, stats.table.num_embeddings
     p = np.append(curve.probabilities, 0.0)
     widths = np.append(curve.widths, rows - curve.ranks).astype(np.float64)
-    lookups = profile.lookups_per_step(stats)
+    basis = table_basis(stats, profile, tree_of(cluster).sizes, rest=True)
 
     def paid(memory: int, band: Band) -> Floats:
-        terms = row_terms(band, stats.table, p, lookups, cluster)
+        terms = row_terms(band, stats.table, basis, cluster)
         kept = terms.stored_bytes / terms.group_devices
         return np.asarray(terms.step_s(DEFAULTS.overlap) + prices[memory] * kept)
 

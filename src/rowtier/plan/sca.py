@@ -37,7 +37,8 @@ from rowtier.cost.memory import Room
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.terms import RowTerms, row_terms
-from rowtier.cost.touch import touch_probability
+from rowtier.cost.touch import table_basis, touched
+from rowtier.cost.tree import tree_of
 from rowtier.cost.views import objective
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
@@ -88,10 +89,9 @@ def split_cost_rows(profile: Profile, workers: int) -> float:
     """
     extra = 0.0
     for stats in profile.stats:
-        curve, lookups = stats.curve, profile.lookups_per_step(stats)
-        apart = workers * touch_probability(curve.probabilities, lookups)
-        together = touch_probability(curve.probabilities, lookups * workers)
-        extra += float((apart - together) @ curve.widths)
+        basis = table_basis(stats, profile, (1, workers))
+        apart, together = workers * basis[touched(0)], basis[touched(1)]
+        extra += float((apart - together) @ stats.curve.widths)
     return extra
 
 
@@ -114,12 +114,12 @@ class Item:
     @classmethod
     def of(cls, stats: TableStats, home: Band, profile: Profile, cluster: Cluster) -> Item:
         """Price every bucket of a table; rows that are never looked up stay at home."""
-        lookups, p = profile.lookups_per_step(stats), stats.curve.probabilities
+        basis = table_basis(stats, profile, tree_of(cluster).sizes)
         fast = cluster.device.tiers[0].name
         dense = Band(start=0, stop=1, scope=DEVICE, tier=fast)
         copies = (dense, dense.model_copy(update={"sync": "sparse"}))
-        at_home = row_terms(home, stats.table, p, lookups, cluster)
-        copied = [row_terms(copy, stats.table, p, lookups, cluster) for copy in copies]
+        at_home = row_terms(home, stats.table, basis, cluster)
+        copied = [row_terms(copy, stats.table, basis, cluster) for copy in copies]
         kept = np.min([terms.buffer_bytes for terms in copied], axis=0) + copied[0].stored_bytes
         if home.members == "all":
             beside = at_home.stored_bytes * (home.tier == fast) + at_home.buffer_bytes

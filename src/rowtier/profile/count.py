@@ -1,40 +1,29 @@
-"""Counting: one byte per row and half of the data, then the touched rows by heat.
+"""Counting: ids of chunks in, the statistics of a table out.
 
-Counting is as fast as the counters are near: a byte each keeps far more of them in the
-cache than a word. A counter that runs over starts again from zero, and its row is noted;
-that is rare, as it takes 256 lookups. The touched rows are put in order by counting sort:
-most rows have few lookups, and few have many.
+The touched rows are put in order by counting sort: most rows have few lookups, and few have
+many.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.errors import UserError
 from rowtier.jit import compiled
+from rowtier.profile.counters import Counters, Lookups, RowCounters
 from rowtier.profile.distinct import DistinctCounter
-from rowtier.profile.ids import (
-    Hashes,
-    Ints,
-    OutOfRange,
-    first_outside,
-    hash_ints,
-    hash_strings,
-    hashed_rows,
-)
+from rowtier.profile.ids import Ints, Where, as_int64, id_hashes, settled_rows, unchecked_rows
 from rowtier.profile.legs import RowRange
 from rowtier.profile.order import NarrowInts, narrow_dtype
 from rowtier.profile.profile import FeatureStats, RowCounts, TableStats
 from rowtier.profile.readers.base import Chunk, Ids
+from rowtier.profile.vocabulary import Vocabulary
 from rowtier.tables import Table
 
-COUNTER_BYTES = 2  # one for each half of the data
 _MANY = 2**16  # rows with more lookups than this are sorted by comparison
-_BLOCK = 2**16  # ids counted at a time, so that noting what runs over takes little room
 _NONE = np.empty(0, dtype=np.int64)
 
 
@@ -66,220 +55,129 @@ class FeatureCounter:
         )
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a chunk is, for messages."""
-
-    path: str
-    first_sample: int  # in all data
-
-
 class TableCounter:
     """Everything that is counted for one table."""
 
-    def __init__(self, table: Table, on_out_of_range: OutOfRange, rows: RowRange):
+    def __init__(
+        self, table: Table, rows: RowRange, bits: int = 0, vocabulary: Vocabulary | None = None
+    ):
         self.table = table
-        self._policy = on_out_of_range
+        self._vocabulary = vocabulary
         self._first, stop = rows.of(table.num_embeddings)
-        self._counters = (Counters(stop - self._first), Counters(stop - self._first))
+        self._counters = RowCounters(self._first, stop, table.num_embeddings, bits)
         self._features = {name: FeatureCounter(name) for name in table.features}
         self._distinct = DistinctCounter() if table.ids != "as_is" else None
 
-    def add(self, feature: str, chunk: Chunk, where: Place, late: bool = False) -> None:
-        """Count one feature's ids of a chunk; `where` is named in an error."""
-        ids, lengths = chunk.features[feature], None
-        rows = self._rows(ids, feature, where)
-        counters = self._counters[int(late)]
-        counted = counters.add(rows, self._first)
-        if counted < len(rows) and not self._all_rows_are_here(rows, counters):
-            outside = (rows < 0) | (rows >= self.table.num_embeddings)
-            mended = self._mended(rows[outside], ids, feature, where)
-            if mended is None:
-                lengths = _lengths_without(ids, outside, chunk.samples)
-            else:
-                counters.add(mended, self._first)
-        self._features[feature].add(chunk.samples, ids.lengths if lengths is None else lengths)
-
-    def _all_rows_are_here(self, rows: Ints, counters: Counters) -> bool:
-        """Whether what was not counted is in the table, but counted in another pass."""
-        if len(counters.low) == self.table.num_embeddings:
-            return False
-        return int(first_outside(rows, self.table.num_embeddings)) < 0
+    def add(self, chunk: Chunk, path: str) -> None:
+        """Count a chunk; `path` is named in an error."""
+        found = [self._lookups(name, chunk, path) for name in self.table.features]
+        lookups = found[0] if len(found) == 1 else together(found)
+        self._counters.add(lookups, chunk.first_sample, chunk.numbers)
 
     def finish(self, samples: int, with_features: bool = True) -> TableStats:
         """The statistics; the counters are given up.
 
         Of several passes over the same data only one knows the features and distinct ids.
         """
-        early, late = self._counters
+        counters = self._counters
         del self._counters
-        counts = touched_rows(early, late, self._first)
+        slices, windows = counters.finish()
+        counts = touched_rows(counters.lookups, counters.repeats, self._first)
         if not with_features:
             self._features = {name: FeatureCounter(name) for name in self.table.features}
         features = tuple(counter.finish() for counter in self._features.values())
         distinct = None if self._distinct is None else self._distinct.finish()
-        return TableStats.counted(self.table, samples, features, counts, distinct)
+        stats = TableStats.counted(self.table, samples, features, counts, distinct)
+        return replace(stats, slices=slices, windows=windows)
 
-    def _rows(self, ids: Ids, feature: str, where: Place) -> Ints:
-        """The rows of ids; taken as they are, some may be outside of the table."""
-        if not isinstance(ids.values, np.ndarray):
-            return self._hashed(self._hash_strings(ids, feature, where))
-        if self.table.ids == "hash":
-            return self._hashed(hash_ints(ids.values, np.uint64(self.table.hash_seed)))
-        if self.table.ids == "modulo":
-            assert self._distinct is not None
-            self._distinct.add(hash_ints(ids.values, np.uint64(self.table.hash_seed)))
-            return ids.values % self.table.num_embeddings
-        return ids.values
+    def _lookups(self, feature: str, chunk: Chunk, path: str) -> Lookups:
+        """The rows that a feature looks up in a chunk."""
+        ids = chunk.features[feature]
+        where = Where(feature, path, chunk.first_sample, ids.lengths)
+        rows, lengths = self._rows(ids, where), ids.lengths
+        if len(rows) and (rows.min() < 0 or rows.max() >= self.table.num_embeddings):
+            settled = settled_rows(self.table, rows, ids.values, where)
+            rows, lengths = settled.rows, settled.lengths(ids.lengths)
+        self._features[feature].add(chunk.samples, lengths)
+        return Lookups(rows, lengths, chunk.samples)
 
-    def _hashed(self, hashes: Hashes) -> Ints:
-        assert self._distinct is not None
-        self._distinct.add(hashes)
-        return hashed_rows(hashes, self.table)
-
-    def _hash_strings(self, ids: Ids, feature: str, where: Place) -> Hashes:
-        if self.table.ids != "hash":
-            example = ids.values[0].as_py() if len(ids.values) else ""
-            raise UserError(
-                f"{where.path}: column {feature!r} holds strings such as {example!r}, and table "
-                f"{self.table.name!r} takes ids {self.table.ids}; write `ids: hash` for the table"
-            )
-        return hash_strings(ids.values, self.table.hash_seed)
-
-    def _mended(self, outside: Ints, ids: Ids, feature: str, where: Place) -> Ints | None:
-        """The rows that ids outside of the table count for; None if they are dropped."""
-        last = self.table.num_embeddings - 1
-        if self._policy == "clip":
-            return np.clip(outside, 0, last)
-        if self._policy == "hash":
-            return hashed_rows(hash_ints(outside, np.uint64(self.table.hash_seed)), self.table)
-        if self._policy == "drop":
-            return None
-        assert isinstance(ids.values, np.ndarray)
-        first = int(first_outside(ids.values, self.table.num_embeddings))
-        sample = where.first_sample + _sample_of(first, ids.lengths)
-        raise UserError(
-            f"{where.path}: feature {feature!r} has id {outside[0]} in sample {sample}, and "
-            f"table {self.table.name!r} has rows 0 to {last}: raise num_embeddings, write "
-            "`ids: modulo` or `ids: hash` for the table, or choose --on-out-of-range clip, drop "
-            "or hash"
-        )
+    def _rows(self, ids: Ids, where: Where) -> Ints:
+        """The rows of ids; an id without a row has one outside of the table."""
+        hashes = None
+        if self._distinct is not None:
+            hashes = id_hashes(self.table, ids.values)
+            self._distinct.add(hashes)
+        rows = unchecked_rows(self.table, ids.values, self._vocabulary, where, hashes)
+        return as_int64(rows)
 
 
-def _lengths_without(ids: Ids, outside: NDArray[np.bool_], samples: int) -> Ints:
-    """How many ids each sample has, once some are dropped."""
-    lengths = np.ones(samples, dtype=np.int64) if ids.lengths is None else ids.lengths
-    dropped = np.bincount(np.repeat(np.arange(samples), lengths)[outside], minlength=samples)
-    return np.asarray(lengths - dropped)
+def together(features: Sequence[Lookups]) -> Lookups:
+    """The lookups of several features, sample by sample."""
+    samples = features[0].samples
+    lengths = [
+        np.ones(samples, dtype=np.int64) if one.lengths is None else one.lengths for one in features
+    ]
+    total = np.sum(lengths, axis=0)
+    rows = np.empty(int(total.sum()), dtype=np.int64)
+    start = np.cumsum(total) - total  # where the next feature's rows of each sample go
+    for one, count in zip(features, lengths, strict=True):
+        inside = np.arange(len(one.rows)) - np.repeat(np.cumsum(count) - count, count)
+        rows[np.repeat(start, count) + inside] = one.rows
+        start = start + count
+    return Lookups(rows, total, samples)
 
 
-class Counters:
-    """How often each row was seen: a byte per row, and the rows whose byte ran over."""
-
-    def __init__(self, rows: int):
-        self.low = np.zeros(rows, dtype=np.uint8)
-        self._over: list[Ints] = []
-
-    def add(self, rows: Ints, first_row: int) -> int:
-        """Count rows from `first_row` on; how many: those before or far behind are passed over."""
-        over, counted = np.empty(_BLOCK, dtype=np.int64), 0
-        for start in range(0, len(rows), _BLOCK):
-            found, here = _count(rows[start : start + _BLOCK], self.low, first_row, over)
-            counted += int(here)
-            if found:
-                self._over.append(over[: int(found)].copy())
-        return counted
-
-    def runs_over(self) -> tuple[Ints, Ints]:
-        """The rows whose byte ran over, sorted, and how often."""
-        return np.unique(np.concatenate([_NONE, *self._over]), return_counts=True)
-
-
-def touched_rows(early: Counters, late: Counters, first_row: int = 0) -> RowCounts:
+def touched_rows(lookups: Counters, repeats: Counters | None, first_row: int = 0) -> RowCounts:
     """The touched rows, hottest first, ties by row."""
-    both = [counters.runs_over() for counters in (early, late)]
-    over = np.union1d(both[0][0], both[1][0])
-    more = np.zeros((2, len(over)), dtype=np.int64)
-    for side, (rows, times) in enumerate(both):
-        more[side, np.searchsorted(over, rows)] = 256 * times
-    return _by_heat(early.low, late.low, over, more, first_row)
+    over, times = lookups.over()
+    rows, counts = _by_heat(lookups.low, over, 256 * times)
+    samples = counts if repeats is None else counts - repeats.total(rows)
+    return RowCounts(rows + first_row, counts, samples)
 
 
 def _by_heat(
-    early: NDArray[np.unsignedinteger],
-    late: NDArray[np.unsignedinteger],
-    over: Ints,
-    more: Ints,
-    first_row: int = 0,
-) -> RowCounts:
-    """Order rows by the sum of both halves; the rows `over` have `more` than their counters."""
+    low: NDArray[np.unsignedinteger], over: Ints, more: Ints
+) -> tuple[NarrowInts, NarrowInts]:
+    """Rows in order of their counters; the rows `over` have `more` than these say."""
     sizes = np.zeros(_MANY + 1, dtype=np.int64)
-    most = _tally(early, late, over, more, sizes)
+    most = _tally(low, over, more, sizes)
     touched = int(sizes[1:].sum())
     places = np.cumsum(sizes[::-1])[::-1] - sizes  # where the rows of each count begin
-    rows = np.empty(touched, dtype=narrow_dtype(0, first_row + len(early) - 1))
-    counts, lates = np.empty((2, touched), dtype=narrow_dtype(0, int(most)))
-    _place(early, late, over, more, places, first_row, rows, counts, lates)
+    rows = np.empty(touched, dtype=narrow_dtype(0, len(low) - 1))
+    counts = np.empty(touched, dtype=narrow_dtype(0, int(most)))
+    _place(low, over, more, places, rows, counts)
     many = int(sizes[_MANY])
     order = np.argsort(-counts[:many], kind="stable")
-    for array in (rows, counts, lates):
+    for array in (rows, counts):
         array[:many] = array[:many][order]
-    return RowCounts(rows, counts, lates)
+    return rows, counts
 
 
 def merged_rows(parts: Sequence[RowCounts], num_embeddings: int) -> RowCounts:
     """The rows of several counts added up, in the order of the sum."""
     total = sum(len(part.rows) for part in parts)
     if num_embeddings <= 4 * total:
-        dense = np.zeros((2, num_embeddings), dtype=np.uint64)
+        lookups, holding = np.zeros((2, num_embeddings), dtype=np.uint64)
         for part in parts:
-            dense[0, part.rows] += (part.counts - part.late).astype(np.uint64)
-            dense[1, part.rows] += part.late.astype(np.uint64)
-        return _by_heat(dense[0], dense[1], _NONE, np.empty((2, 0), dtype=np.int64))
+            lookups[part.rows] += part.counts.astype(np.uint64)
+            holding[part.rows] += part.samples.astype(np.uint64)
+        touched, heat = _by_heat(lookups, _NONE, _NONE)
+        return RowCounts(touched, heat, holding[touched].astype(np.int64))
     rows, place = np.unique(np.concatenate([part.rows for part in parts]), return_inverse=True)
-    counts, late = np.zeros((2, len(rows)), dtype=np.int64)
+    counts, samples = np.zeros((2, len(rows)), dtype=np.int64)
     np.add.at(counts, place, np.concatenate([part.counts for part in parts]))
-    np.add.at(late, place, np.concatenate([part.late for part in parts]))
+    np.add.at(samples, place, np.concatenate([part.samples for part in parts]))
     order = np.argsort(-counts, kind="stable")
-    return RowCounts(rows[order], counts[order], late[order])
-
-
-def _sample_of(position: int, lengths: Ints | None) -> int:
-    if lengths is None:
-        return position
-    return int(np.searchsorted(np.cumsum(lengths), position, side="right"))
+    return RowCounts(rows[order], counts[order], samples[order])
 
 
 @compiled
-def _count(rows: Ints, low: NDArray[np.uint8], first_row: int, over: Ints) -> tuple[int, int]:
-    size, one = np.uint64(len(low)), np.uint8(1)
-    filled, skipped = 0, 0
-    for i in range(len(rows)):
-        place = np.uint64(rows[i] - first_row)  # unsigned: a row before the first is far too large
-        if place < size:
-            seen = np.uint8(low[place] + one)
-            low[place] = seen
-            if seen == 0:
-                over[filled] = place
-                filled += 1
-        else:
-            skipped += 1
-    return filled, len(rows) - skipped
-
-
-@compiled
-def _tally(
-    early: NDArray[np.unsignedinteger],
-    late: NDArray[np.unsignedinteger],
-    over: Ints,
-    more: Ints,
-    sizes: Ints,
-) -> int:
+def _tally(low: NDArray[np.unsignedinteger], over: Ints, more: Ints, sizes: Ints) -> int:
     next_over, most = 0, np.int64(0)
-    for i in range(len(early)):
-        total = np.int64(early[i]) + np.int64(late[i])
+    for i in range(len(low)):
+        total = np.int64(low[i])
         if next_over < len(over) and over[next_over] == i:
-            total += more[0, next_over] + more[1, next_over]
+            total += more[next_over]
             next_over += 1
         sizes[min(int(total), _MANY)] += 1
         most = max(most, total)
@@ -288,28 +186,22 @@ def _tally(
 
 @compiled
 def _place(
-    early: NDArray[np.unsignedinteger],
-    late: NDArray[np.unsignedinteger],
+    low: NDArray[np.unsignedinteger],
     over: Ints,
     more: Ints,
     places: Ints,
-    first_row: int,
     rows: NarrowInts,
     counts: NarrowInts,
-    lates: NarrowInts,
 ) -> None:
     next_over = 0
-    for i in range(len(early)):
-        second = np.int64(late[i])
-        total = np.int64(early[i]) + second
+    for i in range(len(low)):
+        total = np.int64(low[i])
         if next_over < len(over) and over[next_over] == i:
-            second += more[1, next_over]
-            total += more[0, next_over] + more[1, next_over]
+            total += more[next_over]
             next_over += 1
         if total > 0:
             bin = min(int(total), _MANY)
             place = places[bin]
             places[bin] = place + 1
-            rows[place] = first_row + i
+            rows[place] = i
             counts[place] = total
-            lates[place] = second

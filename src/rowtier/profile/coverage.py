@@ -16,17 +16,13 @@ first row that is out, N the rows seen t times and m those of them that are in.
   g = P(in | c) − C the squared error Σ(c·g(c−1) − λ·g(c))² has the unbiased estimate
   Σ c²g(c−1)² − 2c(c−1)g(c−2)g(c−1) + c(c−1)g(c−2)²: c(1−C)² far above t, cC² far below.
   Breaking ties by row id adds q(1−q) times the scatter of λ among the tied rows.
-* Drift. Sessions that repeat an id and hot rows that fade make the past look better than
-  the future. δ(K), the leave-one-out coverage within a half minus the coverage of the
-  other half by the same rows, mean over both halves, shows by how much; C − δ is reported.
-  Over random splits δ has mean zero given all counts, and so has each row's part d. So
-  stationary data suffer no bias, δ and C are uncorrelated, and Var δ = E Σd².
-* How far drift reaches. Rows that change places evenly lose δ in the next quarter to half
-  of the data's length, less before, more after; repetition costs half as much in twice
-  the data. So where δ is beyond noise, the interval grows by δ/2 on both sides. Without it
-  the interval is Wilson's, with the above variance.
-* Shape. Rows seen more often are hotter in the mean, so coverage is concave in K over the
-  touched rows; the nearest such curve is taken. Unseen rows share the missing mass evenly.
+* Drift. Sessions that repeat an id and hot rows that fade make the past look better than the
+  future. What the time slices of the data would have said of each other shows by how much, and
+  how far that may be off: see `drift.py`. Without drift the interval is Wilson's, with the above
+  variance; what drift leaves open is added to it as squares.
+* Shape. To plan with, rows are taken to be the hotter the more often they were seen: the nearest
+  curve that is concave in K. (What is reported need not be: the hottest row of the past may
+  have faded.) Unseen rows share the missing mass evenly.
 """
 
 from __future__ import annotations
@@ -40,17 +36,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.profile.curve import Curve, bucket_stops
-from rowtier.profile.order import NarrowInts, narrow
-from rowtier.profile.tally import (
-    Floats,
-    Halves,
-    Ints,
-    Tally,
-    halves_drift,
-    halves_drift_variance,
-    leave_one_out,
-    sum_by,
-)
+from rowtier.profile.drift import Change, Drift
+from rowtier.profile.order import narrow
+from rowtier.profile.tally import Floats, Ints, Tally, leave_one_out, sum_by
 from rowtier.units import show_count
 
 Counts = NDArray[np.integer]
@@ -69,6 +57,8 @@ class CoverageCurve:
     low: Floats
     high: Floats
     confidence: float
+    spread: Floats = field(default_factory=lambda: np.empty(0), kw_only=True)  # of the share
+    touched: int = field(default=0, kw_only=True)  # stops up to the last row that was seen
     lookups: float = field(default=0.0, kw_only=True)  # that it was estimated from
 
     def at(self, rank: int) -> tuple[float, float, float]:
@@ -87,7 +77,11 @@ class CoverageCurve:
         if not len(self.stops):
             return Curve(self.stops, np.empty(0))
         share = self.low if pessimistic else self.share
-        mass = _concave(self.stops, share, self.high - self.low)
+        # Unseen rows may be hotter than rows seen once: few rows for much missing mass.
+        seen = slice(self.touched)
+        kept = share.copy()
+        kept[seen] = np.cumsum(_concave(self.stops[seen], share[seen], self.spread[seen]))
+        mass = _concave(self.stops, np.minimum(kept, 1.0), self.spread)
         everywhere = 0.5 / (self.lookups + 0.5)  # half a lookup over all rows, so that p > 0
         widths = np.diff(self.stops, prepend=0) / self.stops[-1]
         mass = (1 - everywhere) * mass + everywhere * widths
@@ -96,12 +90,11 @@ class CoverageCurve:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Coverage at some ranks before it is given its shape, and what drift took off it."""
+    """Coverage at some ranks before it is given its shape, and what drift does to it."""
 
     share: Floats
     variance: Floats
-    drift: Floats
-    drift_variance: Floats
+    drift: Change
 
     def interval(self, lookups: float, confidence: float) -> tuple[Floats, Floats]:
         """Wilson's interval with our variance, wider by what drift leaves open."""
@@ -109,30 +102,28 @@ class Estimate:
         # What decides narrow cases comes in pairs (a row seen twice), hence half the lookups.
         weight = lookups / 2 / (lookups / 2 + z**2)
         middle = weight * self.share + (1 - weight) / 2
-        half = np.sqrt(z**2 * self.variance * weight**2 + ((1 - weight) / 2) ** 2)
-        open_ = self.drift_reach(confidence)
-        return np.clip(middle - half - open_, 0, 1), np.clip(middle + half + open_, 0, 1)
+        chance = z**2 * self.variance * weight**2 + ((1 - weight) / 2) ** 2
+        half = np.sqrt(chance + self.drift_reach(confidence) ** 2)
+        return np.clip(middle - half, 0, 1), np.clip(middle + half, 0, 1)
 
     def drift_reach(self, confidence: float) -> Floats:
-        """Half of the drift that noise does not explain; more data does not shrink it."""
-        noise = _quantile(confidence) * np.sqrt(self.drift_variance)
-        return np.maximum(self.drift - noise, 0) / 2
+        """What drift leaves open; more data of the same time does not shrink it."""
+        return self.drift.reach * (_quantile(confidence) / _quantile(0.9))
 
 
 def coverage_curve(
-    counts: Counts, late: Counts | None, num_embeddings: int, confidence: float = 0.9
+    counts: Counts, drift: Drift | None, num_embeddings: int, confidence: float = 0.9
 ) -> CoverageCurve:
     """Estimate the coverage of every hot set of a table from its touched rows' counts.
 
-    `late` says how many of each row's lookups fell into the second half of the data; with
-    None drift is taken to be zero. The rows may stand in any order.
+    Where `drift` is None or cannot tell, it is taken to be zero. The rows may be in any order.
     """
-    halves = _halves(counts, late, num_embeddings)
-    return _curve(halves, _stops(len(counts), num_embeddings), confidence)
+    tally = Tally.of_counts(narrow(counts), num_embeddings)
+    return _curve(tally, drift, _stops(len(counts), num_embeddings), confidence)
 
 
 def smoothed_curve(
-    counts: Counts, late: Counts | None, num_embeddings: int, confidence: float | None = None
+    counts: Counts, drift: Drift | None, num_embeddings: int, confidence: float | None = None
 ) -> Curve:
     """The curve to plan with: every row has p > 0, and heat never rises with rank.
 
@@ -140,27 +131,26 @@ def smoothed_curve(
     tail, and what it gives to rows seen once or never is what such rows really get. With
     a confidence hot rows take only the low end of that interval, and the tail the rest.
     """
-    known = coverage_curve(counts, late, num_embeddings, 0.9 if confidence is None else confidence)
+    known = coverage_curve(counts, drift, num_embeddings, 0.9 if confidence is None else confidence)
     return known.smoothed(pessimistic=confidence is not None)
 
 
-def estimate(halves: Halves, ranks: Ints) -> Estimate:
+def estimate(tally: Tally, drift: Drift | None, ranks: Ints) -> Estimate:
     """Coverage at rising ranks between 1 and the number of rows, exclusive."""
-    share, variance = leave_one_out(halves.whole, ranks)
-    drift = drift_variance = np.zeros(len(ranks))
-    if all(half.lookups for half in halves.tallies):
-        drift = halves_drift(halves, ranks)
-        drift_variance = halves_drift_variance(halves, ranks)
-    return Estimate(np.clip(share - drift, 0, 1), variance + drift_variance, drift, drift_variance)
+    share, variance = leave_one_out(tally, ranks)
+    none = np.zeros(len(ranks))
+    change = Change(none, none)
+    if drift is not None and drift.unknown is None:
+        change = drift.coverage(ranks, _touched(tally))
+    return Estimate(np.clip(share - change.mean, 0, 1), variance, change)
 
 
 def _quantile(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
-def _halves(counts: Counts, late: Counts | None, num_embeddings: int) -> Halves:
-    second = np.zeros_like(counts) if late is None else late
-    return Halves.of(narrow(counts), narrow(second), num_embeddings)
+def _touched(tally: Tally) -> int:
+    return int(tally.rows[tally.count > 0].sum())
 
 
 def _stops(touched: int, num_embeddings: int, *more: int) -> Ints:
@@ -169,25 +159,25 @@ def _stops(touched: int, num_embeddings: int, *more: int) -> Ints:
     return np.unique(np.concatenate((bucket_stops(touched), ends)))
 
 
-def _curve(halves: Halves, stops: Ints, confidence: float) -> CoverageCurve:
+def _curve(tally: Tally, drift: Drift | None, stops: Ints, confidence: float) -> CoverageCurve:
     """Estimate at the stops, the last of which are all rows, and give it its shape."""
-    lookups = halves.whole.lookups
+    lookups = tally.lookups
     if not lookups:
         none = np.empty(0)
         return CoverageCurve(stops[:0], none, none, none, confidence)
-    found = estimate(halves, stops[:-1])
+    found = estimate(tally, drift, stops[:-1])
     low, high = (np.append(end, 1.0) for end in found.interval(lookups, confidence))
     raw = np.append(found.share, 1.0)
-    # Unseen rows may be hotter than rows seen once: few rows for much missing mass.
-    touched = int(np.searchsorted(stops, halves.touched, side="right"))
-    share = raw.copy()
-    share[:touched] = np.cumsum(_concave(stops[:touched], raw[:touched], (high - low)[:touched]))
-    share = np.minimum(np.maximum.accumulate(share), 1.0)
-    share[-1] = 1.0
+    share = np.maximum.accumulate(raw)
     # Larger hot sets cover more: what bounds one from below bounds all larger ones.
-    low = np.maximum.accumulate(np.clip(share + (low - raw), 0.0, 1.0))
-    high = np.minimum.accumulate(np.clip(share + (high - raw), 0.0, 1.0)[::-1])[::-1]
-    return CoverageCurve(stops, share, low, high, confidence, lookups=lookups)
+    low = np.maximum.accumulate(low)
+    high = np.maximum(np.minimum.accumulate(high[::-1])[::-1], share)
+    chance = np.append(np.sqrt(np.maximum(found.variance, 0)), 0.0)
+    weigh = np.sqrt(chance**2 + float(found.drift.reach.max(initial=0.0)) ** 2)
+    touched = int(np.searchsorted(stops, _touched(tally), side="right"))
+    return CoverageCurve(
+        stops, share, low, high, confidence, spread=weigh, touched=touched, lookups=lookups
+    )
 
 
 def _concave(stops: Ints, share: Floats, spread: Floats) -> Floats:
@@ -255,7 +245,7 @@ def _solve(diagonal: Floats, beside: Floats, wanted: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of the hottest `rank` rows the halves of the data have in common."""
+    """How much of the hottest `rank` rows two windows of the data have in common."""
 
     rank: int
     overlap: float
@@ -270,14 +260,13 @@ class Overlap:
         return 1 - self.overlap / self.expected
 
 
-def drift_overlap(
-    rows: NarrowInts, counts: NarrowInts, late: NarrowInts, rank: int, seed: int = 0
-) -> Overlap:
-    """Compare the hot sets of both halves with those of random halves of the same counts.
+def drift_overlap(early: Counts, late: Counts, rank: int, seed: int = 0) -> Overlap:
+    """Compare the hot sets of two windows with those of random windows of the same counts.
 
-    Rows that a half did not see are in no hot set of it, so `rank` ends where one half does.
+    Both count the same rows, in the order of their ids. Rows that a window did not see are in no
+    hot set of it, so `rank` ends where one window does.
     """
-    early = counts - late
+    counts, rows = early + late, np.arange(len(early))
     rank = min(rank, int(np.count_nonzero(early)), int(np.count_nonzero(late)))
     if rank <= 0:
         return Overlap(0, 1.0, 1.0, 0.0)
@@ -292,12 +281,12 @@ def drift_overlap(
     return Overlap(rank, _common(rows, early, late, rank), expected, spread)
 
 
-def _common(rows: NarrowInts, early: NarrowInts, late: NarrowInts, rank: int) -> float:
+def _common(rows: Counts, early: Counts, late: Counts, rank: int) -> float:
     both = _hottest(rows, early, rank) & _hottest(rows, late, rank)
     return float(np.count_nonzero(both)) / rank
 
 
-def _hottest(rows: NarrowInts, counts: NarrowInts, rank: int) -> NDArray[np.bool_]:
+def _hottest(rows: Counts, counts: Counts, rank: int) -> NDArray[np.bool_]:
     """Which rows are among the hottest `rank`, ties by row id."""
     place = len(counts) - rank
     last = np.partition(counts, place)[place]
@@ -328,7 +317,7 @@ class Enough:
 
 def enough(
     counts: Counts,
-    late: Counts | None,
+    drift: Drift | None,
     num_embeddings: int,
     rank: int,
     *,
@@ -337,25 +326,26 @@ def enough(
 ) -> Enough:
     """Judge a cut: is its coverage known to ± `within`, and is it more than chance?"""
     rank = min(max(rank, 1), num_embeddings)
-    halves = _halves(counts, late, num_embeddings)
-    if not halves.whole.lookups:
+    tally = Tally.of_counts(narrow(counts), num_embeddings)
+    if not tally.lookups:
         words = f"no lookup was seen: nothing is known of the hottest {show_count(rank)} rows"
         return Enough(rank, 0.0, 0.0, 1.0, 0, 0.0, math.inf, False, words)
     stops = _stops(len(counts), num_embeddings, rank)
-    share, low, high = _curve(halves, stops, confidence).at(rank)
-    drift = reach = 0.0
+    share, low, high = _curve(tally, drift, stops, confidence).at(rank)
+    taken = reach = 0.0
     if rank < num_embeddings:
-        found = estimate(halves, np.array([rank]))
-        drift, reach = float(found.drift[0]), float(found.drift_reach(confidence)[0])
+        found = estimate(tally, drift, np.array([rank]))
+        taken, reach = float(found.drift.mean[0]), float(found.drift_reach(confidence)[0])
     half = max(high - share, share - low)
-    more_data = max(1.0, ((half - reach) / within) ** 2)
-    seen = int(halves.whole.cut(np.array([rank - 1])).count[0])
-    advice = list(_advice(halves.whole, rank, seen, reach, more_data, within))
+    chance = math.sqrt(max(half**2 - reach**2, 0.0))
+    more_data = max(1.0, (chance / within) ** 2)
+    seen = int(tally.cut(np.array([rank - 1])).count[0])
+    advice = list(_advice(tally, rank, seen, reach, more_data, within))
     words = (
         f"the hottest {show_count(rank)} rows take {share:.1%} ± {_percent(half)} of lookups: "
         + ("; ".join(advice) or "enough data")
     )
-    return Enough(rank, share, low, high, seen, drift, more_data, not advice, words)
+    return Enough(rank, share, low, high, seen, taken, more_data, not advice, words)
 
 
 def _advice(

@@ -8,7 +8,7 @@ bucket count as equally hot.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -26,11 +26,20 @@ MAX_BUCKETS = 1000
 class Curve:
     """`lookups[i]` fall on the rows of rank `stops[i−1]` to `stops[i]`, hottest first.
 
-    No lookup is expected on rows after the last stop.
+    No lookup is expected on rows after the last stop. That is the mean over rows and time: rows
+    of a bucket may gain heat and lose it. `shape` is that of the gamma distribution of their
+    heat: the less, the more they differ; infinite where all are alike, or nobody knows.
     """
 
     stops: Ints
     lookups: Floats
+    shape: Floats = field(default_factory=lambda: np.empty(0))
+
+    def __post_init__(self) -> None:
+        """Without a shape all rows of a bucket are alike."""
+        if len(self.shape) != len(self.stops):
+            assert not len(self.shape)
+            object.__setattr__(self, "shape", np.full(len(self.stops), np.inf))
 
     @classmethod
     def from_counts(cls, counts: NDArray[np.integer]) -> Curve:
@@ -79,6 +88,8 @@ class Curve:
             yield Mistake("stop", None, "stops must rise from bucket to bucket")
         if self.ranks > num_embeddings:
             yield Mistake("stop", self.ranks, f"must not exceed num_embeddings {num_embeddings}")
+        if not (self.shape > 0).all():
+            yield Mistake("shape", None, "must be above zero in every bucket")
         if not (np.isfinite(self.lookups).all() and (self.lookups > 0).all()):
             yield Mistake("lookups", None, "must be finite and above zero in every bucket")
         elif (self.widths > 0).all():

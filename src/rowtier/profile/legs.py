@@ -42,6 +42,14 @@ class Leg:
         return f"parts-{self.start}-{self.stop}-shard-{self.rows.index}-of-{self.rows.count}"
 
 
+def by_parts(legs: list[Leg]) -> list[list[Leg]]:
+    """Legs that count other rows of the same parts, together."""
+    groups: dict[tuple[int, int], list[Leg]] = {}
+    for leg in legs:
+        groups.setdefault((leg.start, leg.stop), []).append(leg)
+    return list(groups.values())
+
+
 class FinishedLegs:
     """Profiles of the legs that are done: in memory, or in a folder if one is given."""
 

@@ -14,29 +14,22 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any
 
 from rowtier.errors import UserError
 from rowtier.files import StrPath, fingerprint_of
-from rowtier.profile.count import COUNTER_BYTES, Place, TableCounter
-from rowtier.profile.ids import OutOfRange
-from rowtier.profile.legs import FinishedLegs, Leg, RowRange
-from rowtier.profile.merge import merge_profiles
+from rowtier.profile.count import TableCounter
+from rowtier.profile.count_ids import Vocabularies, vocabularies_for, with_vocabularies
+from rowtier.profile.counters import COUNTER_BYTES
+from rowtier.profile.legs import FinishedLegs, Leg, RowRange, by_parts
+from rowtier.profile.merge import join_passes, merge_profiles
 from rowtier.profile.profile import Profile
-from rowtier.profile.readers import (
-    Chunk,
-    Edge,
-    Sample,
-    Sampled,
-    Shifted,
-    Source,
-    TimeWindow,
-    open_source,
-)
-from rowtier.tables import Tables
+from rowtier.profile.readers import Edge, Sample, Sampled, Shifted, Source, TimeWindow, open_source
+from rowtier.profile.slices import bits_for
+from rowtier.tables import OutOfRange, Tables
 from rowtier.units import show_bytes
 
 Progress = Callable[[float], None]
@@ -46,7 +39,11 @@ LEGS_PER_WORKER = 4
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """How to profile. Only the sample and the policy for ids change the result."""
+    """How to profile: which samples, what happens to their ids, and how the work is divided.
+
+    `on_out_of_range` is for all tables, instead of what each of them says. `vocabulary` is an
+    earlier profile or plan folder (or table name → `Vocabulary`) whose vocabularies are used.
+    """
 
     sample: float = 1.0
     seed: int = 0
@@ -54,11 +51,13 @@ class ProfileOptions:
     after: Edge | None = None
     time: str | None = None  # a column by which the data is sorted
     first_sample: int | None = None  # number of the first one in a whole that this is part of
-    on_out_of_range: OutOfRange = "error"
+    horizon: float = 1.0  # how far ahead to look, in lengths of the data
+    on_out_of_range: OutOfRange | None = None
     workers: int = 1
     memory_bytes: int | None = None  # for counters; half of this machine's, if not given
     dask: str | None = None  # address of a Dask scheduler
     resume: bool = False
+    vocabulary: StrPath | Vocabularies | None = None
 
 
 @dataclass(frozen=True)
@@ -67,15 +66,17 @@ class Job:
 
     source: Source
     tables: Tables
-    on_out_of_range: OutOfRange
+    vocabularies: Vocabularies = field(default_factory=dict)
+    horizon: float = 1.0
 
     @property
-    def middle(self) -> int | None:
-        """The number of the sample with which the second half begins, if that is known."""
+    def bits(self) -> int:
+        """How long time slices are, as far as that is known before counting."""
         whole = self.source.source if isinstance(self.source, Sampled) else self.source
         if whole.samples is None or not whole.parts:
-            return None
-        return whole.parts[0].first_sample + whole.samples // 2
+            return 0
+        first = whole.parts[0].first_sample
+        return bits_for(first, first + whole.samples)
 
     @property
     def features(self) -> list[str]:
@@ -84,7 +85,8 @@ class Job:
 
     def fingerprint(self, legs: list[Leg]) -> str:
         """Changes whenever the result of a leg would."""
-        asked = [self.tables.fingerprint, self.on_out_of_range, self.source.kind]
+        words = {name: found.fingerprint for name, found in self.vocabularies.items()}
+        asked = [self.tables.fingerprint, words, self.horizon, self.source.kind]
         parts = [asdict(part) for part in self.source.parts]
         return fingerprint_of([asked, parts, [leg.name for leg in legs]])
 
@@ -105,6 +107,7 @@ def make_profile(
     options = options or ProfileOptions()
     if not isinstance(tables, Tables):
         tables = Tables.load(tables)
+    tables = tables.with_policy(options.on_out_of_range)
     features = [name for table in tables for name in table.features]
     window = TimeWindow(options.before, options.after, options.time)
     source = window.of(open_source(data, features))
@@ -114,14 +117,16 @@ def make_profile(
         source = Sampled(source, Sample(options.sample, options.seed))
     if not source.parts:
         raise _no_samples(data)
-    job = Job(source, tables, options.on_out_of_range)
+    vocabularies, progress = vocabularies_for(source, tables, options.vocabulary, progress)
+    job = Job(source, tables, vocabularies, options.horizon)
     legs = plan_legs(job, options)
     finished = finished or FinishedLegs()
     report = _Report(job, legs, progress)
     if options.dask is not None:
         from rowtier.profile.on_dask import profile_on_dask
 
-        return profile_on_dask(job, legs, options.dask, report.leg_done)
+        found = profile_on_dask(job, legs, options.dask, report.leg_done)
+        return with_vocabularies(found, vocabularies)
     name = job.fingerprint(legs)
     finished.begin(name, options.resume)
     open_legs = []
@@ -132,10 +137,16 @@ def make_profile(
             open_legs.append(leg)
     for leg, profile in _counted(job, open_legs, options, report):
         finished.keep(leg, profile, name)
-    profile = merge_profiles(finished.profiles(legs))
+    profile = merge_profiles(_joined(legs, finished))
     if not any(stats.samples for stats in profile.stats):
         raise _no_samples(data)
-    return profile
+    return with_vocabularies(profile, vocabularies)
+
+
+def _joined(legs: list[Leg], finished: FinishedLegs) -> Iterator[Profile]:
+    """The profiles of all runs of parts, those of several passes put together."""
+    for passes in by_parts(legs):
+        yield join_passes(list(finished.profiles(passes)))
 
 
 def _no_samples(data: StrPath | Iterable[Any]) -> UserError:
@@ -169,33 +180,23 @@ def plan_legs(job: Job, options: ProfileOptions) -> list[Leg]:
 
 def count_leg(job: Job, leg: Leg, done: Callable[[int, float], None] | None = None) -> Profile:
     """Count the parts of a leg, for the rows of its shard; `done` is told part and share."""
-    first = leg.rows.index == 0  # samples and lengths are those of the first pass
-    counters = [TableCounter(t, job.on_out_of_range, leg.rows) for t in job.tables]
-    samples, middle = 0, job.middle
+    first = leg.rows.index == 0  # lengths and distinct ids are those of the first pass
+    bits = job.bits
+    counters = [TableCounter(t, leg.rows, bits, job.vocabularies.get(t.name)) for t in job.tables]
+    samples = 0
     for index in range(leg.start, leg.stop):
         part = job.source.parts[index]
-        for read in job.source.read(part, job.features):
-            for chunk, late in _halves(read, middle):
-                place = Place(part.path, chunk.first_sample)
-                for counter in counters:
-                    for feature in counter.table.features:
-                        counter.add(feature, chunk, place, late)
-            samples += read.samples
-            if done is not None and read.done < 1:
-                done(index, read.done)
+        for chunk in job.source.read(part, job.features):
+            for counter in counters:
+                counter.add(chunk, part.path)
+            samples += chunk.samples
+            if done is not None and chunk.done < 1:
+                done(index, chunk.done)
         if done is not None:
             done(index, 1.0)
-    stats = [counter.finish(samples if first else 0, with_features=first) for counter in counters]
-    return Profile(job.tables.batch_size, tuple(stats))
-
-
-def _halves(chunk: Chunk, middle: int | None) -> Iterator[tuple[Chunk, bool]]:
-    """A chunk, cut where the second half of the data begins, and whether it lies in that."""
-    at = chunk.samples if middle is None else chunk.position(middle)
-    if at > 0:
-        yield chunk.cut(0, at), False
-    if at < chunk.samples:
-        yield chunk.cut(at, chunk.samples), True
+    stats = [counter.finish(samples, with_features=first) for counter in counters]
+    looking = tuple(replace(found, horizon=job.horizon) for found in stats)
+    return Profile(job.tables.batch_size, looking)
 
 
 def _counted(

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rowtier.errors import MismatchError, UserError
 from rowtier.profile.count import merged_rows
 from rowtier.profile.distinct import DistinctIds
 from rowtier.profile.profile import FeatureStats, Profile, TableStats
+from rowtier.profile.slices import Slices, merge_slices
+from rowtier.profile.windows import Windows, join_rows, merge_windows
 
 
 def merge_profiles(profiles: Iterable[Profile]) -> Profile:
@@ -25,10 +28,31 @@ def merge_profiles(profiles: Iterable[Profile]) -> Profile:
             )
         if other.form != "counted" or first.form != "counted":
             raise UserError("a curve profile does not know its rows; merge counted profiles")
+    for other in parts[1:]:
+        _check_vocabularies(first, other)
     if len(parts) == 1:
         return first
     columns = zip(*(part.stats for part in parts), strict=True)
-    return Profile(first.batch_size, tuple(_merge_table(column) for column in columns))
+    return replace(first, stats=tuple(_merge_table(column) for column in columns))
+
+
+def join_passes(passes: Sequence[Profile]) -> Profile:
+    """Put together what several passes over the same samples counted of different rows."""
+    if len(passes) == 1:
+        return passes[0]
+    columns = zip(*(part.stats for part in passes), strict=True)
+    return replace(passes[0], stats=tuple(_join_table(column) for column in columns))
+
+
+def _join_table(parts: Sequence[TableStats]) -> TableStats:
+    first, rows = parts[0], parts[0].table.num_embeddings
+    windows = [part.windows for part in parts if part.windows is not None]
+    return replace(
+        first,
+        counts=merged_rows([p.counts for p in parts if p.counts is not None], rows),
+        slices=merge_slices([p.slices for p in parts if p.slices is not None], same_samples=True),
+        windows=join_rows(windows) if windows else None,
+    )
 
 
 def _merge_table(parts: Sequence[TableStats]) -> TableStats:
@@ -38,10 +62,35 @@ def _merge_table(parts: Sequence[TableStats]) -> TableStats:
     features = tuple(_merge_feature(column) for column in columns)
     distinct: DistinctIds | None = None
     for part in parts:
-        if part.distinct is not None:
-            distinct = part.distinct if distinct is None else distinct.merge(part.distinct)
+        if part.distinct_ids is not None:
+            ids = part.distinct_ids
+            distinct = ids if distinct is None else distinct.merge(ids)
     samples = sum(part.samples for part in parts)
-    return TableStats.counted(table, samples, features, counts, distinct)
+    merged = TableStats.counted(table, samples, features, counts, distinct)
+    slices, windows = _merge_time(parts)
+    return replace(merged, slices=slices, windows=windows, vocabulary=parts[0].vocabulary)
+
+
+def _merge_time(parts: Sequence[TableStats]) -> tuple[Slices | None, Windows | None]:
+    """What parts know over time; a part that does not know leaves the whole in the dark."""
+    slices = [part.slices for part in parts if part.slices is not None]
+    if len(slices) < len(parts):
+        return None, None
+    merged = merge_slices(slices)
+    windows = [part.windows.coarsened(merged.bits) for part in parts if part.windows is not None]
+    return merged, merge_windows(windows) if len(windows) == len(parts) else None
+
+
+def _check_vocabularies(first: Profile, other: Profile) -> None:
+    """Refuse parts in which the same row stands for different ids."""
+    for ours, theirs in zip(first.stats, other.stats, strict=True):
+        found = [s.vocabulary.fingerprint if s.vocabulary else None for s in (ours, theirs)]
+        if found[0] != found[1]:
+            raise MismatchError(
+                f"profile {first.fingerprint} and profile {other.fingerprint} have different "
+                f"vocabularies of table {ours.table.name!r}, so their rows stand for different "
+                "ids: profile one part first, and the others with --vocabulary and its folder"
+            )
 
 
 def _merge_feature(parts: Sequence[FeatureStats]) -> FeatureStats:

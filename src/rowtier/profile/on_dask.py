@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from rowtier.errors import UserError
-from rowtier.profile.legs import Leg
-from rowtier.profile.merge import merge_profiles
+from rowtier.profile.legs import Leg, by_parts
+from rowtier.profile.merge import join_passes, merge_profiles
 from rowtier.profile.profile import Profile
 
 if TYPE_CHECKING:
@@ -38,7 +38,11 @@ def profile_on_dask(
         sent = client.scatter(job, broadcast=True)
         counted = [client.submit(count_leg, sent, leg, pure=False) for leg in legs]
         leg_of = dict(zip((future.key for future in counted), legs, strict=True))
-        layer = counted
+        future_of = dict(zip(legs, counted, strict=True))
+        layer = [
+            client.submit(join_passes, [future_of[leg] for leg in passes], pure=False)
+            for passes in by_parts(legs)
+        ]
         while len(layer) > 1:
             groups = [layer[i : i + FAN_IN] for i in range(0, len(layer), FAN_IN)]
             layer = [client.submit(merge_profiles, group, pure=False) for group in groups]

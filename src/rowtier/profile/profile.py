@@ -19,6 +19,12 @@ from rowtier.tables import Table, Tables
 
 if TYPE_CHECKING:
     from rowtier.profile.distinct import DistinctIds
+    from rowtier.profile.drift import Drift
+    from rowtier.profile.forecast import Amount, Share
+    from rowtier.profile.rarefaction import Batches, DistinctRows
+    from rowtier.profile.slices import Slices
+    from rowtier.profile.vocabulary import Vocabulary
+    from rowtier.profile.windows import Windows
 
 
 class FeatureStats(Noun):
@@ -54,19 +60,22 @@ class FeatureStats(Noun):
 class RowCounts:
     """The touched rows of a table and how often each was looked up, hottest first.
 
-    `late` counts those lookups that fell into the second half of the data: comparing the
-    halves shows how far yesterday's hot rows are today's. All zero if the data has no order.
-    Numbers take four bytes each where the largest of the array fits, else eight.
+    `samples` says in how many samples each row was: fewer than lookups where samples look the
+    same id up again. Without it, as many. Numbers take four bytes each where the largest of the
+    array fits, else eight.
     """
 
     rows: NarrowInts
     counts: NarrowInts
-    late: NarrowInts
+    samples: NarrowInts = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        """Narrow the arrays, so that equal numbers are equal bytes."""
-        for name in ("rows", "counts", "late"):
-            object.__setattr__(self, name, narrow(getattr(self, name)))
+        """Narrow the arrays, so that equal numbers are equal bytes, and equal arrays one."""
+        for name in ("rows", "counts", "samples"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, narrow(getattr(self, name)))
+        if self.samples is None or np.array_equal(self.samples, self.counts):
+            object.__setattr__(self, "samples", self.counts)
 
     @classmethod
     def from_dense(cls, counts: NDArray[np.integer]) -> RowCounts:
@@ -74,23 +83,23 @@ class RowCounts:
         rows = np.flatnonzero(counts)
         touched = counts[rows].astype(np.int64)
         order = np.argsort(-touched, kind="stable")
-        return cls(rows[order], touched[order], np.zeros_like(order))
+        return cls(rows[order], touched[order])
 
     def mistakes(self, num_embeddings: int) -> Iterator[Mistake]:
         """What is wrong with the counts of a table with this many rows."""
         rows, counts = self.rows, self.counts
-        assert len(rows) == len(counts) == len(self.late)
+        assert len(rows) == len(counts) == len(self.samples)
         outside = rows[(rows < 0) | (rows >= num_embeddings)]
         if len(outside):
             yield Mistake("row", int(outside[0]), f"rows are 0 to {num_embeddings - 1}")
         ordered = np.sort(rows)
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(twice):
-            yield Mistake("row", int(twice[0]), "stands twice; every touched row stands once")
+            yield Mistake("row", int(twice[0]), "is there twice; every touched row is there once")
         if (counts <= 0).any():
             yield Mistake("count", int(counts.min()), "must be at least 1; leave others out")
-        if (self.late < 0).any() or (self.late > counts).any():
-            yield Mistake("late", None, "must be between zero and count")
+        if (self.samples <= 0).any() or (self.samples > counts).any():
+            yield Mistake("samples", None, "must be at least 1 and not above count")
         falls = np.diff(counts)
         if (falls > 0).any() or ((falls == 0) & (np.diff(rows) < 0)).any():
             yield Mistake("count", None, "must be ordered hottest first, ties by row")
@@ -105,8 +114,14 @@ class TableStats:
     features: tuple[FeatureStats, ...]
     bucketed: Curve | None = None  # where the rows are not known
     counts: RowCounts | None = None
-    distinct: DistinctIds | None = None  # before hashing; None where ids are rows
+    distinct_ids: DistinctIds | None = None  # before hashing; None where ids are rows
     seen_rows: int | None = None  # touched rows, where `counts` does not say
+    ladder: DistinctRows | None = None  # where the rows are not known
+    held: int | None = None  # rows that samples hold, where `counts` does not say
+    slices: Slices | None = None
+    windows: Windows | None = None  # None where samples in between are missing
+    horizon: float = 1.0  # how far ahead to look, in lengths of the data
+    vocabulary: Vocabulary | None = None  # where ids become rows by one
 
     @classmethod
     def counted(
@@ -118,25 +133,45 @@ class TableStats:
         distinct: DistinctIds | None = None,
     ) -> TableStats:
         """Statistics with known rows; the curve follows from the counts."""
-        return cls(table, samples, features, counts=counts, distinct=distinct)
+        return cls(table, samples, features, counts=counts, distinct_ids=distinct)
 
     @cached_property
     def curve(self) -> Curve:
         """How hot the rows of each rank are expected to be in data that is yet to come."""
-        if self.bucketed is not None:
-            return self.bucketed
-        assert self.counts is not None
-        return self.curve_at(None)
+        return self.curve_at(None) if self.bucketed is None else self.bucketed
 
     def curve_at(self, confidence: float | None) -> Curve:
         """The curve, or with a confidence the one that hot rows fall short of so rarely."""
         if self.counts is None:
             return self.curve
-        from rowtier.profile.coverage import smoothed_curve
+        from rowtier.profile.forecast import planning_curve
 
-        counts = self.counts
-        late = counts.late if counts.late.any() else None
-        return smoothed_curve(counts.counts, late, self.table.num_embeddings, confidence=confidence)
+        return planning_curve(self, confidence)
+
+    @cached_property
+    def drift(self) -> Drift | None:
+        """What the time slices say about change; None where there are none."""
+        from rowtier.profile.drift import Drift
+
+        if self.slices is None:
+            return None
+        return Drift(self.slices, self.table.num_embeddings, self.horizon)
+
+    @cached_property
+    def distinct_rows(self) -> DistinctRows | None:
+        """Distinct rows of batches to come; None where nobody counted samples: the curve tells."""
+        if self.counts is None or self.slices is None or self.ladder is not None:
+            return self.ladder
+        from rowtier.profile.forecast import distinct_rows
+
+        return distinct_rows(self)
+
+    @property
+    def rows_held(self) -> int:
+        """Rows that samples hold, each once per sample: lookups without repeats."""
+        if self.counts is not None:
+            return int(self.counts.samples.sum())
+        return self.lookups if self.held is None else self.held
 
     @property
     def lookups(self) -> int:
@@ -190,6 +225,7 @@ class TableStats:
             if self.counts is not None
             else self.curve.mistakes(self.table.num_embeddings)
         )
+        shape += self._mistakes_in_time()
         yield from shape
         if shape:
             return
@@ -203,12 +239,39 @@ class TableStats:
                 f"the features' lookups must add up to what the rows count, {total:.0f}",
             )
 
+    def _mistakes_in_time(self) -> Iterator[Mistake]:
+        rows = self.table.num_embeddings
+        for part in (self.slices, self.windows):
+            if part is not None:
+                yield from part.mistakes(rows)
+        if self.ladder is not None:
+            yield from self.ladder.mistakes()
+
+    def arrays(self) -> Iterator[NDArray[Any]]:
+        """What a fingerprint is made of, beside the facts."""
+        if self.counts is not None:
+            yield from (self.counts.rows, self.counts.counts, self.counts.samples)
+        else:
+            yield from (self.curve.stops, self.curve.lookups, self.curve.shape)
+        if self.ladder is not None:
+            yield from vars(self.ladder).values()
+        for part in (self.slices, self.windows):
+            if part is not None:
+                yield from part.arrays()
+        if self.distinct_ids is not None:
+            found = (self.distinct_ids.hashes, self.distinct_ids.registers)
+            yield from (array for array in found if array is not None)
+
     def facts(self) -> dict[str, Any]:
         """The statistics that are not arrays, as `profile.json` holds them."""
         facts: dict[str, Any] = {"samples": self.samples, "touched": self.touched}
-        if self.distinct is not None:
-            facts["distinct_ids"] = self.distinct.count
-            facts["distinct_ids_exact"] = self.distinct.exact
+        if self.rows_held != self.lookups:
+            facts["rows_held"] = self.rows_held
+        if self.distinct_ids is not None:
+            facts["distinct_ids"] = self.distinct_ids.count
+            facts["distinct_ids_exact"] = self.distinct_ids.exact
+        if self.vocabulary is not None:
+            facts["vocabulary"] = self.vocabulary.fingerprint
         return facts | {"features": [feature.to_data() for feature in self.features]}
 
 
@@ -222,6 +285,12 @@ class Profile:
 
     batch_size: int
     stats: tuple[TableStats, ...]
+    batches: Batches = "shuffled"  # or of neighbouring samples: what a step is expected to hold
+
+    @property
+    def horizon(self) -> float:
+        """How far ahead forecasts look, in lengths of the data."""
+        return self.stats[0].horizon if self.stats else 1.0
 
     @property
     def form(self) -> Literal["counted", "curve"]:
@@ -246,33 +315,68 @@ class Profile:
     def to_curve(self) -> Profile:
         """The same statistics without rows, small enough to travel inside a plan."""
         curves = tuple(
-            TableStats(s.table, s.samples, s.features, s.curve, seen_rows=s.touched)
+            TableStats(
+                s.table,
+                s.samples,
+                s.features,
+                s.curve,
+                seen_rows=s.touched,
+                ladder=s.distinct_rows,
+                held=s.rows_held,
+                horizon=s.horizon,
+            )
             for s in self.stats
         )
-        return Profile(self.batch_size, curves)
+        return replace(self, stats=curves)
 
     @cached_property
     def fingerprint(self) -> str:
         """A short hash of the content; equal content has equal fingerprints."""
-        arrays: list[NDArray[Any]] = []
-        for stats in self.stats:
-            if stats.counts is not None:
-                arrays += [stats.counts.rows, stats.counts.counts, stats.counts.late]
-            else:
-                arrays += [stats.curve.stops, stats.curve.lookups]
-            if stats.distinct is not None:
-                arrays += [
-                    a for a in (stats.distinct.hashes, stats.distinct.registers) if a is not None
-                ]
-        facts = [self.form, self.tables.fingerprint, [stats.facts() for stats in self.stats]]
+        arrays = [array for stats in self.stats for array in stats.arrays()]
+        facts: list[Any] = [self.form, self.tables.fingerprint]
+        facts.append([stats.facts() for stats in self.stats])
+        if (self.batches, self.horizon) != ("shuffled", 1.0):
+            facts += [self.batches, self.horizon]
         return fingerprint_of(facts, *map(np.ascontiguousarray, arrays))
 
+    def coverage(self, table: str, rows: int, *, confidence: float = 0.9) -> Share:
+        """The share of lookups to come that the hottest `rows` rows of a table will take."""
+        from rowtier.profile.forecast import coverage_of
+
+        return coverage_of(self[table], rows, confidence)
+
+    def unseen(self, table: str, *, confidence: float = 0.9) -> Share:
+        """The share of lookups to come on rows that were never looked up so far."""
+        from rowtier.profile.forecast import unseen_of
+
+        return unseen_of(self[table], confidence)
+
+    def distinct(
+        self, table: str, samples: int, *, batches: Batches | None = None, confidence: float = 0.9
+    ) -> Amount:
+        """Distinct rows that a batch of so many samples will look up."""
+        from rowtier.profile.forecast import distinct_of
+
+        return distinct_of(self[table], samples, batches or self.batches, confidence)
+
+    def with_batches(self, batches: Batches) -> Profile:
+        """The same statistics for batches that are shuffled, or of neighbouring samples."""
+        from rowtier.profile.forecast import check_locality
+
+        for stats in self.stats:
+            check_locality(stats, batches)
+        return replace(self, batches=batches)
+
     def for_planning(self, confidence: float | None) -> Profile:
-        """The same statistics with curves at a confidence: hot rows serve at least so much."""
+        """The same statistics at a confidence: hot rows serve at least so much.
+
+        And batches touch at most so many distinct rows.
+        """
         if confidence is None or self.form == "curve":
             return self
-        stats = tuple(replace(s, bucketed=s.curve_at(confidence)) for s in self.stats)
-        return Profile(self.batch_size, stats)
+        from rowtier.profile.forecast import cautious
+
+        return replace(self, stats=tuple(cautious(s, confidence) for s in self.stats))
 
     def merge(self, *others: Profile) -> Profile:
         """Add profiles of other parts of the data: exact, in any order and grouping."""

@@ -1,14 +1,26 @@
 """The profile folder: `profile.json`, and the rows or curves in Parquet beside it.
 
-profile.json               what people read: tables, samples, features
-counts/TABLE.parquet       counted: row, count, late; hottest first, ties by row
+    profile.json               what people read: tables, samples, features
+
+of a counted profile
+
+    counts/TABLE.parquet       row, count, samples that hold it; hottest first, ties by row
+    slices/TABLE.parquet       row, and how often it was looked up in every time slice
+    windows/TABLE.parquet      rows of windows that are open at an end: span, end, row, sample
+    windows.parquet            table, slice, bits, lookups (`windows.py` says of what)
     distinct/TABLE.parquet     where ids are hashed: the distinct ids' hashes, or a sketch of them
-curves.parquet             curve: table, stop, lookups
+    vocabulary/TABLE.parquet   where ids become rows by one: row, id, count
+
+and of a curve
+
+    curves.parquet             table, stop, lookups, shape
+    distinct.parquet           table, samples, value, low, high, locality
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote
@@ -19,13 +31,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field
 
-from rowtier.errors import InvalidError, Mistake, UserError
+from rowtier.errors import InvalidError, Mistake, UserError, VersionError
 from rowtier.fields import Count, PositiveCount
 from rowtier.files import (
-    FORMAT_VERSION,
     Noun,
     StrPath,
-    check_version,
     dump_json,
     parse,
     read_mapping,
@@ -33,16 +43,32 @@ from rowtier.files import (
     seal_mistakes,
     write_atomic,
 )
+from rowtier.profile.columns import numpy_of, read_columns, write_columns
 from rowtier.profile.curve import Curve
 from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
+from rowtier.profile.rarefaction import LADDER, Batches, DistinctRows
+from rowtier.profile.time_storage import (
+    BINS_FILE,
+    TimeFacts,
+    bins_table,
+    read_bins,
+    read_slices,
+    read_windows,
+    time_facts,
+    write_open_ends,
+    write_slices,
+)
 from rowtier.tables import Table, Tables
 
 if TYPE_CHECKING:
     from rowtier.profile.distinct import DistinctIds
+    from rowtier.profile.vocabulary import Vocabulary
 
+_RUNGS = ("value", "low", "high", "locality")
 MARKER = "profile.json"
 CURVES = "curves.parquet"
-_ROW_GROUP = 2**20
+DISTINCT = "distinct.parquet"
+PROFILE_VERSION = 2  # 1 knew halves of the data, not samples and time slices
 
 
 class _Facts(Noun):
@@ -50,13 +76,18 @@ class _Facts(Noun):
     touched: Count
     distinct_ids: Count | None = None
     distinct_ids_exact: bool | None = None
+    rows_held: Count | None = None
+    vocabulary: str | None = None  # its fingerprint
     features: tuple[FeatureStats, ...]
+    time: TimeFacts | None = None
 
 
 class _ProfileFile(Noun):
     form: Literal["counted", "curve"]
     sealed: str | None = Field(default=None, alias="fingerprint")
     batch_size: PositiveCount
+    batches: Batches = "shuffled"
+    horizon: float = Field(default=1.0, gt=0)
     tables: tuple[Table, ...] = Field(min_length=1)
     statistics: dict[str, _Facts]
 
@@ -77,22 +108,44 @@ def save(profile: Profile, folder: StrPath) -> None:
     """Write the folder beside its place, then rename it."""
     with replace_folder(folder, MARKER) as path:
         data = {
-            "format_version": FORMAT_VERSION,
+            "format_version": PROFILE_VERSION,
             "form": profile.form,
             "fingerprint": profile.fingerprint,
+            "batches": profile.batches,
+            "horizon": profile.horizon,
             **profile.tables.to_data(),
-            "statistics": {stats.table.name: stats.facts() for stats in profile.stats},
+            "statistics": {stats.table.name: _facts(stats) for stats in profile.stats},
         }
         write_atomic(path / MARKER, dump_json(data))
         if profile.form == "counted":
-            (path / "counts").mkdir()
-            for stats in profile.stats:
-                assert stats.counts is not None
-                _write_counts(stats.counts, path / _file("counts", stats.table))
-                if stats.distinct is not None:
-                    _write_distinct(stats.distinct, path / _file("distinct", stats.table))
+            _save_counted(profile, path)
         else:
             pq.write_table(_curve_table(profile), path / CURVES)
+            pq.write_table(_ladder_table(profile), path / DISTINCT)
+
+
+def _facts(stats: TableStats) -> dict[str, Any]:
+    facts = stats.facts()
+    if stats.counts is not None and stats.slices is not None:
+        facts["time"] = time_facts(stats.slices, stats.windows).to_data()
+    return facts
+
+
+def _save_counted(profile: Profile, path: Path) -> None:
+    for stats in profile.stats:
+        assert stats.counts is not None
+        _write_counts(stats.counts, path / _file("counts", stats.table))
+        if stats.slices is not None:
+            write_slices(stats.slices, path / _file("slices", stats.table))
+        if stats.windows is not None:
+            write_open_ends(stats.windows, path / _file("windows", stats.table))
+        if stats.distinct_ids is not None:
+            _write_distinct(stats.distinct_ids, path / _file("distinct", stats.table))
+        if stats.vocabulary is not None:
+            stats.vocabulary.save(path / _file("vocabulary", stats.table))
+    known = {s.table.name: s.windows for s in profile.stats if s.windows is not None}
+    if known:
+        pq.write_table(bins_table(known), path / BINS_FILE)
 
 
 def load(folder: StrPath, whole: bool = True) -> Profile:
@@ -109,30 +162,40 @@ def load(folder: StrPath, whole: bool = True) -> Profile:
             f"{path}: holds no {MARKER}, so it is no profile; make one with rowtier profile"
         )
     data = read_mapping(path / MARKER)
-    check_version(path / MARKER, data)
+    _check_version(path, data)
     file = parse(_ProfileFile, data, path / MARKER)
-    read = _read_counts if file.form == "counted" else _read_curves
+    read = _read_counted if file.form == "counted" else _read_curves
     stats = []
-    for table, (curve, counts) in zip(file.tables, read(path, file), strict=True):
+    for table, found in zip(file.tables, read(path, file), strict=True):
         facts = file.statistics[table.name]
-        distinct = None
-        if facts.distinct_ids is not None:
-            distinct = _read_distinct(path / _file("distinct", table))
-        seen = None if counts is not None else facts.touched
-        found = TableStats(
-            table, facts.samples, facts.features, curve, counts, distinct, seen_rows=seen
-        )
-        stats.append(found)
+        words = _read_vocabulary(path, table, facts, whole and file.form == "counted")
+        known = TableStats(table, facts.samples, facts.features, vocabulary=words, **found)
+        stats.append(replace(known, horizon=file.horizon))
     mistakes = [
         mistake.below(f"statistics.{entry.table.name}")
         for entry in stats
         for mistake in (entry.mistakes() if whole else ())
     ]
-    profile = Profile(file.batch_size, tuple(stats))
+    profile = Profile(file.batch_size, tuple(stats), file.batches)
     mistakes = mistakes or seal_mistakes(file.sealed, profile.fingerprint, "profile")
     if mistakes:
         raise InvalidError(path / MARKER, mistakes)
     return profile
+
+
+def _check_version(path: Path, data: Mapping[str, Any]) -> None:
+    """Refuse a folder of another version, and say how to make it anew."""
+    found = data.get("format_version", PROFILE_VERSION)
+    if found == PROFILE_VERSION and not isinstance(found, bool):
+        return
+    inside = (path.parent / "plan.json").exists()  # the statistics that a plan was made from
+    again = f"rowtier profile DATA --tables tables.yaml -o {path.parent if inside else path}"
+    told = "profile and plan again" if inside else f"make it anew with `{again}`"
+    text = (
+        f"this rowtier reads profiles of format_version {PROFILE_VERSION} and this one has "
+        f"{found!r}, which counted other things: {told}"
+    )
+    raise VersionError(path / MARKER, [Mistake("format_version", found, text)])
 
 
 def _file(folder: str, table: Table) -> str:
@@ -140,28 +203,15 @@ def _file(folder: str, table: Table) -> str:
 
 
 def _write_counts(counts: RowCounts, path: Path) -> None:
-    columns = {"row": counts.rows, "count": counts.counts, "late": counts.late}
+    columns = {"row": counts.rows, "count": counts.counts}
+    if counts.samples is not counts.counts:
+        columns["samples"] = counts.samples
     # Row ids in hotness order are noise, which no encoding makes smaller; counts fall slowly.
-    encodings = {"row": "PLAIN", "count": "DELTA_BINARY_PACKED", "late": "DELTA_BINARY_PACKED"}
-    schema = pa.schema(
-        pa.field(name, pa.from_numpy_dtype(column.dtype), nullable=False)
-        for name, column in columns.items()
-    )
-    with pq.ParquetWriter(
-        path,
-        schema,
-        compression="none",
-        use_dictionary=False,
-        write_statistics=False,
-        column_encoding=encodings,
-    ) as writer:
-        for start in range(0, len(counts.rows), _ROW_GROUP):
-            part = [column[start : start + _ROW_GROUP] for column in columns.values()]
-            writer.write_table(pa.table(part, schema=schema))
+    write_columns(path, columns, plain=("row",))
 
 
 def _write_distinct(distinct: DistinctIds, path: Path) -> None:
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(exist_ok=True)  # `distinct/`
     column = {"hash": distinct.hashes} if distinct.exact else {"register": distinct.registers}
     pq.write_table(pa.table(column), path, use_dictionary=False)
 
@@ -170,9 +220,18 @@ def _read_distinct(path: Path) -> DistinctIds:
     from rowtier.profile.distinct import DistinctIds
 
     if "hash" in pq.read_schema(path).names:
-        return DistinctIds(_numpy(read_columns(path, {"hash": pa.uint64()})["hash"]))
-    registers = _numpy(read_columns(path, {"register": pa.uint8()})["register"])
+        return DistinctIds(numpy_of(read_columns(path, {"hash": pa.uint64()})["hash"]))
+    registers = numpy_of(read_columns(path, {"register": pa.uint8()})["register"])
     return DistinctIds(None, registers)
+
+
+def _read_vocabulary(path: Path, table: Table, facts: _Facts, needed: bool) -> Vocabulary | None:
+    """The vocabulary of a table that has one; parts of a profile need none of their own."""
+    if facts.vocabulary is None and not (needed and table.ids == "vocabulary"):
+        return None
+    from rowtier.profile.vocabulary import read_vocabulary
+
+    return read_vocabulary(path, table, facts.vocabulary)
 
 
 def _curve_table(profile: Profile) -> pa.Table:
@@ -184,67 +243,78 @@ def _curve_table(profile: Profile) -> pa.Table:
             "table": pa.DictionaryArray.from_arrays(index, names),
             "stop": np.concatenate([stats.curve.stops for stats in profile.stats]),
             "lookups": np.concatenate([stats.curve.lookups for stats in profile.stats]),
+            "shape": np.concatenate([stats.curve.shape for stats in profile.stats]),
         }
     )
 
 
-def _read_counts(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve | None, RowCounts | None]]:
+def _ladder_table(profile: Profile) -> pa.Table:
+    known = {s.table.name: s.ladder for s in profile.stats if s.ladder is not None}
+    columns = {
+        name: np.concatenate([np.empty(0), *(getattr(one, name) for one in known.values())])
+        for name in _RUNGS
+    }
+    names = pa.array(np.repeat(list(known), len(LADDER)), pa.string())
+    return pa.table({"table": names, "samples": np.tile(LADDER, len(known)), **columns})
+
+
+def _read_counted(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
+    """The fields of TableStats, table by table."""
+    timed = {name: facts.time for name, facts in file.statistics.items() if facts.time is not None}
+    whole = any(facts.spans is not None for facts in timed.values())
+    bins = read_bins(path / BINS_FILE) if whole else {}
     for table in file.tables:
-        kinds = dict.fromkeys(("row", "count", "late"), pa.int64())
-        columns = read_columns(path / _file("counts", table), kinds, optional="late")
-        rows, counts = _numpy(columns["row"]), _numpy(columns["count"])
-        late = _numpy(columns["late"]) if "late" in columns else np.zeros_like(counts)
-        yield None, RowCounts(rows, counts, late)
+        facts, time = file.statistics[table.name], timed.get(table.name)
+        kinds = dict.fromkeys(("row", "count", "samples"), pa.int64())
+        columns = read_columns(path / _file("counts", table), kinds, optional="samples")
+        found: dict[str, Any] = {"counts": RowCounts(*(numpy_of(c) for c in columns.values()))}
+        if time is not None:
+            found["slices"] = read_slices(path / _file("slices", table), time)
+        if time is not None and time.spans is not None:
+            ends = path / _file("windows", table)
+            found["windows"] = read_windows(ends, time, bins.get(table.name))
+        if facts.distinct_ids is not None:
+            found["distinct_ids"] = _read_distinct(path / _file("distinct", table))
+        yield found
 
 
-def _read_curves(path: Path, file: _ProfileFile) -> Iterator[tuple[Curve | None, RowCounts | None]]:
-    kinds = {"table": pa.string(), "stop": pa.int64(), "lookups": pa.float64()}
-    columns = read_columns(path / CURVES, kinds)
-    encoded = columns["table"].combine_chunks().dictionary_encode()
+def _read_curves(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
+    """The fields of TableStats, table by table."""
+    kinds = {"stop": pa.int64(), "lookups": pa.float64(), "shape": pa.float64()}
+    curves = _by_table(path / CURVES, kinds, file, optional="shape")
+    ladders = _by_table(path / DISTINCT, dict.fromkeys(("samples", *_RUNGS), pa.float64()), file)
+    for table in file.tables:
+        facts, curve = file.statistics[table.name], curves[table.name]
+        shape = curve.get("shape", np.empty(0))
+        found = {
+            "bucketed": Curve(curve["stop"], curve["lookups"], shape),
+            "seen_rows": facts.touched,
+            "held": facts.rows_held,
+        }
+        rungs = ladders[table.name]
+        if len(rungs["samples"]):
+            if not np.array_equal(rungs["samples"], LADDER):
+                mistake = Mistake("samples", None, f"table {table.name!r} has another ladder")
+                raise InvalidError(path / DISTINCT, [mistake])
+            found["ladder"] = DistinctRows(*(rungs[name] for name in _RUNGS))
+        yield found
+
+
+def _by_table(
+    path: Path, kinds: dict[str, pa.DataType], file: _ProfileFile, optional: str = ""
+) -> dict[str, dict[str, NDArray[Any]]]:
+    """The columns of a file that holds all tables, for each of them."""
+    columns = read_columns(path, {"table": pa.string(), **kinds}, optional)
+    encoded = columns.pop("table").combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
-    index = encoded.indices.to_numpy(zero_copy_only=False)
-    stops, lookups = _numpy(columns["stop"]), _numpy(columns["lookups"])
+    index = encoded.indices.tonumpy_of(zero_copy_only=False)
     unknown = set(names) - {table.name for table in file.tables}
     if unknown:
         mistake = Mistake("table", sorted(unknown)[0], "profile.json has no such table")
-        raise InvalidError(path / CURVES, [mistake])
+        raise InvalidError(path, [mistake])
+    arrays = {name: numpy_of(column) for name, column in columns.items()}
+    found = {}
     for table in file.tables:
-        mine = index == names.index(table.name) if table.name in names else np.zeros_like(index) > 0
-        yield Curve(stops[mine], lookups[mine]), None
-
-
-def read_columns(
-    path: Path, kinds: dict[str, pa.DataType], optional: str = ""
-) -> dict[str, pa.ChunkedArray]:
-    """Read Parquet columns of the given types without nulls, or say what is wrong with them."""
-    try:
-        table = pq.read_table(path)
-    except FileNotFoundError:
-        raise UserError(f"{path}: the file is missing; profile again") from None
-    except (OSError, pa.ArrowException) as error:
-        why = " ".join(str(error).split())
-        mistake = Mistake("", None, f"the file is not readable Parquet ({why}); profile again")
-        raise InvalidError(path, [mistake]) from None
-    mistakes, found = [], {}
-    for name, kind in kinds.items():
-        if name not in table.column_names:
-            if name == optional:
-                continue
-            mistakes.append(Mistake(name, None, f"this column is missing; it holds {kind}"))
-            continue
-        try:
-            column = table[name].cast(kind)
-        except pa.ArrowException:
-            mistakes.append(Mistake(name, str(table[name].type), f"the column must hold {kind}"))
-            continue
-        if column.null_count:
-            mistakes.append(Mistake(name, None, f"{column.null_count} values are null; fill in"))
-        found[name] = column
-    if mistakes:
-        raise InvalidError(path, mistakes)
+        mine = index == (names.index(table.name) if table.name in names else -1)
+        found[table.name] = {name: array[mine] for name, array in arrays.items()}
     return found
-
-
-def _numpy(column: pa.ChunkedArray) -> NDArray[Any]:
-    array: NDArray[Any] = np.ascontiguousarray(column.to_numpy())
-    return array

@@ -1,9 +1,8 @@
 """Rows grouped by how often they were seen, and what the groups say of coverage.
 
-Which row is hot never matters here, only how many rows were seen c times in the one half
-of the data and d times in the other. So millions of rows become some thousand groups, and
-each question about the hottest K rows costs a binary search. `coverage.py` has the
-mathematics in words.
+Which row is hot never matters here, only how many rows were seen c times, and how often these
+were seen in other data. So millions of rows become some thousand groups, and each question
+about the hottest K rows costs a binary search. `coverage.py` has the mathematics in words.
 """
 
 from __future__ import annotations
@@ -14,22 +13,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.jit import compiled
 from rowtier.profile.order import NarrowInts
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 _NEIGHBOURS = 20  # rows on one side of the cut that are enough to tell of luck
-# Rows seen at most so often are kept as groups (at most 2,080 of them), others one by one.
-_OFTEN = 63
-
-
-@compiled
-def _count_cells(counts: NarrowInts, late: NarrowInts, side: int, sizes: Ints) -> None:
-    for i in range(len(counts)):
-        if counts[i] < side:
-            sizes[counts[i] * side + late[i]] += 1
+_OFTEN = 2**16  # rows seen less often are grouped by counting, others by sorting
 
 
 def sum_by(place: Ints, weights: Floats, size: int) -> Floats:
@@ -52,6 +42,16 @@ class Tally:
         merged = np.zeros(len(negative), dtype=np.int64)
         np.add.at(merged, place, rows)
         return cls(-negative, merged, sum_by(place, scored, len(negative)))
+
+    @classmethod
+    def of_counts(cls, counts: NarrowInts, num_embeddings: int) -> Tally:
+        """Of the touched rows of a table, in any order, scored on the sample itself."""
+        seldom = np.bincount(counts[counts < _OFTEN], minlength=1).astype(np.int64)
+        often = counts[counts >= _OFTEN]
+        seldom[0] = num_embeddings - len(counts)
+        count = np.concatenate((np.flatnonzero(seldom), often)).astype(np.int64)
+        rows = np.concatenate((seldom[seldom > 0], np.ones(len(often), dtype=np.int64)))
+        return cls.of(count, rows, count.astype(np.float64) * rows)
 
     @cached_property
     def own(self) -> Floats:
@@ -111,53 +111,6 @@ class Cut:
 def _at_threshold(count: Ints, threshold: Ints, tied: Floats) -> Floats:
     """1 above the threshold, 0 below, `tied` on it."""
     return np.where(count == threshold, tied, (count > threshold).astype(np.float64))
-
-
-@dataclass(frozen=True, eq=False)
-class Halves:
-    """Cells of rows that were seen `early` times in the first and `late` times in the second half.
-
-    The first `grouped` cells hold rows that were seen seldom, many rows each; in the cells
-    behind them a row stands for itself.
-    """
-
-    early: Ints
-    late: Ints
-    rows: Ints
-    grouped: int
-
-    @classmethod
-    def of(cls, counts: NarrowInts, late: NarrowInts, num_embeddings: int) -> Halves:
-        """Group the touched rows of a table; those never touched are a cell too."""
-        side = _OFTEN + 1
-        sizes = np.zeros(side * side, dtype=np.int64)
-        _count_cells(counts, late, side, sizes)
-        sizes[0] = num_embeddings - len(counts)
-        cells = np.flatnonzero(sizes)
-        total, second = cells // side, cells % side
-        often = counts > _OFTEN
-        second = np.concatenate((second, late[often]))
-        total = np.concatenate((total, counts[often]))
-        rows = np.concatenate((sizes[cells], np.ones(len(total) - len(cells), dtype=np.int64)))
-        return cls(total - second, second, rows, len(cells))
-
-    @cached_property
-    def tallies(self) -> tuple[Tally, Tally]:
-        """The first half scored on the second, and the second scored on the first."""
-        early = self.early.astype(np.float64) * self.rows
-        late = self.late.astype(np.float64) * self.rows
-        return Tally.of(self.early, self.rows, late), Tally.of(self.late, self.rows, early)
-
-    @cached_property
-    def whole(self) -> Tally:
-        """Both halves together."""
-        total = self.early + self.late
-        return Tally.of(total, self.rows, total.astype(np.float64) * self.rows)
-
-    @property
-    def touched(self) -> int:
-        """Rows that were seen at all."""
-        return int(self.rows[self.early + self.late > 0].sum())
 
 
 def leave_one_out(
@@ -222,33 +175,3 @@ def _windowed(tally: Tally, cut: Cut, last_in: Ints, width: Floats) -> Floats:
     share = (inside - luck) / n
     squares = (1 - share) ** 2 * inside + share**2 * (n - inside) + t / width * luck
     return np.stack((share, squares / n**2))
-
-
-def halves_drift(halves: Halves, ranks: Ints) -> Floats:
-    """How much less of the other half a half's hot set covers than of its own."""
-    first, second = halves.tallies
-    drift = np.zeros(len(ranks))
-    for half, other in ((first, second), (second, first)):
-        cut = half.cut(ranks)
-        tied = cut.inside / cut.size * half.scored[cut.group]
-        across = (half.scored_above[cut.group] + tied) / other.lookups
-        drift += (leave_one_out(half, ranks)[0] - across) / 2
-    return drift
-
-
-def halves_drift_variance(halves: Halves, ranks: Ints) -> Floats:
-    """Σd² over the rows, rows in groups first, then those that stand for themselves."""
-    (first, second), grouped = halves.tallies, halves.grouped
-    early_cut, late_cut = first.cut(ranks), second.cut(ranks)
-    early, late = halves.early[:grouped, None], halves.late[:grouped, None]
-    part = early / first.lookups * (early_cut.keeps(early) - late_cut.holds(late))
-    part += late / second.lookups * (late_cut.keeps(late) - early_cut.holds(early))
-    variance = halves.rows[:grouped] @ (part / 2) ** 2
-    # A row seen often counts at the ranks where it is in one half's hot set only.
-    early, late = halves.early[grouped:], halves.late[grouped:]
-    square = ((early / first.lookups - late / second.lookups) / 2) ** 2
-    enters = np.searchsorted(-early_cut.count, -early, side="right")
-    enters_late = np.searchsorted(-late_cut.count, -late, side="right")
-    steps = sum_by(np.minimum(enters, enters_late), square, len(ranks) + 1)
-    steps -= sum_by(np.maximum(enters, enters_late), square, len(ranks) + 1)
-    return np.asarray(variance + np.maximum(np.cumsum(steps)[:-1], 0))

@@ -14,6 +14,7 @@ import numpy as np
 
 from rowtier.errors import UserError
 from rowtier.profile.curve import Curve, Floats
+from rowtier.profile.forecast import distinct_of
 
 if TYPE_CHECKING:
     from rowtier.profile.profile import Profile
@@ -35,8 +36,7 @@ def to_torchrec_constraints(profile: Profile, world_size: int) -> dict[str, Any]
     for stats in profile.stats:
         rows = stats.table.num_embeddings
         hits = lru_hit_ratio(stats.curve, np.linspace(0, rows, BINS + 1))
-        lookups = profile.lookups_per_step(stats) * world_size
-        distinct = expected_distinct(stats.curve, lookups)
+        distinct = distinct_of(stats, profile.batch_size * world_size).value
         offload = EmbeddingOffloadStats(
             cacheability=float(1 - (hits[1:] + hits[:-1]).mean() / 2),
             expected_lookups=round(distinct),
@@ -51,12 +51,6 @@ def to_torchrec_constraints(profile: Profile, world_size: int) -> dict[str, Any]
             cache_params=CacheParams(stats=offload),
         )
     return constraints
-
-
-def expected_distinct(curve: Curve, lookups: float) -> float:
-    """Distinct rows among so many lookups."""
-    p = np.minimum(curve.probabilities, 1 - 1e-16)
-    return float(curve.widths @ -np.expm1(lookups * np.log1p(-p)))
 
 
 def lru_hit_ratio(curve: Curve, cache_rows: Floats) -> Floats:

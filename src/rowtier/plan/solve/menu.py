@@ -27,9 +27,9 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.memory import NOTHING_RESERVED, Reserve
 from rowtier.cost.options import CostOptions
-from rowtier.cost.terms import terms_on_basis
+from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte
-from rowtier.cost.touch import Bags, basis_of
+from rowtier.cost.touch import Bags, table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan.solve.homes import best_homes
 from rowtier.profile.curve import Floats, Ints
@@ -229,14 +229,14 @@ def menu_of(
     stops, p = curve.stops, curve.probabilities
     if curve.ranks < rows:  # rows that are never looked up are a bucket of their own
         stops, p = np.append(stops, rows), np.append(p, 0.0)
-    lookups = profile.lookups_per_step(stats)
     if homes is None:
         homes = homes_of(stats.table.pooling != "none", cluster)
-    basis = basis_of(p, lookups, tree_of(cluster).sizes)
+    rest = curve.ranks < rows
+    basis = table_basis(stats, profile, tree_of(cluster).sizes, rest=rest)
     kinds = len(cluster.device.tiers) + sum(len(server.tiers) for server in cluster.servers)
     seconds, memory_s, used = [], [], np.zeros((len(homes), kinds))
     for index, home in enumerate(homes):
-        terms = terms_on_basis(home.band, stats.table, basis, cluster, options)
+        terms = row_terms(home.band, stats.table, basis, cluster, options)
         seconds.append(terms.step_s(options.overlap))
         memory_s.append(terms.memory_s)
         used[index, home.memory] = terms.stored_bytes / terms.group_devices

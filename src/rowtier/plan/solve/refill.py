@@ -18,8 +18,8 @@ from rowtier.cluster import Cluster
 from rowtier.cost.memory import Room, band_bytes, row_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
-from rowtier.cost.terms import terms_on_basis
-from rowtier.cost.touch import basis_of
+from rowtier.cost.terms import row_terms
+from rowtier.cost.touch import table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan.solve.together import Saving, shared_bytes
 from rowtier.profile.curve import Floats, Ints
@@ -140,8 +140,8 @@ def _slow_bands(
     ]
     if not mine:
         return
-    curve, lookups = stats.curve, profile.lookups_per_step(stats)
-    basis = basis_of(curve.probabilities, lookups, tree_of(cluster).sizes)
+    curve = stats.curve
+    basis = table_basis(stats, profile, tree_of(cluster).sizes)
     for place, band in mine:
         first = int(np.searchsorted(curve.stops, band.start, side="right"))
         last = int(np.searchsorted(curve.stops, band.stop, side="left")) + 1
@@ -149,7 +149,7 @@ def _slow_bands(
         if not len(stops):
             continue  # rows that are never looked up
         there, here = (
-            terms_on_basis(home, stats.table, basis[:, first:last], cluster, cost).memory_s
+            row_terms(home, stats.table, basis[:, first:last], cluster, cost).memory_s
             for home in (band, band.model_copy(update={"tier": fast}))
         )
         size = row_bytes(stats.table, band)

@@ -146,8 +146,7 @@ class _Space:
         cuts, ways = _cuts(stats, now), _ways(homes, search.cluster)
 
         def load(*bands: Band) -> Load:
-            batch_size = search.profile.batch_size
-            return Load.of(stats, bands, batch_size, search.cluster, search.cost)
+            return Load.of(stats, bands, search.profile, search.cluster, search.cost)
 
         edges = [0, *cuts, stats.table.num_embeddings]
         runs = {

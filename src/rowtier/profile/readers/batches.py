@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from rowtier.errors import InvalidError, Mistake, UserError
-from rowtier.profile.readers.arrays import ACCEPTED, check_lengths, from_arrow, id_kind, to_int64
+from rowtier.profile.readers.arrays import (
+    ACCEPTED,
+    check_lengths,
+    from_arrow,
+    id_kind,
+    to_ids,
+    to_int64,
+)
 from rowtier.profile.readers.base import Chunk, Ids, Part, missing, no_time
 
 _FORMS = (
@@ -165,10 +172,11 @@ def _ids(found: Any, where: str, name: str) -> Ids:
     values, lengths = (_each(entry, where, name) for entry in found[:2])
     if not (values.lengths is lengths.lengths is None and isinstance(lengths.values, np.ndarray)):
         raise InvalidError(where, [Mistake(name, None, "values and lengths must be flat arrays")])
-    check_lengths(lengths.values, len(values.values), where, name)
+    counts = to_int64(lengths.values, where, name)
+    check_lengths(counts, len(values.values), where, name)
     if len(found) == 3 and found[2] is not None:
         _check_weights(len(found[2]), len(values.values), where, name)
-    return Ids(values.values, lengths.values)
+    return Ids(values.values, counts)
 
 
 def _bags(found: Any, where: str, name: str) -> Ids:
@@ -212,7 +220,7 @@ def _each(found: Any, where: str, name: str) -> Ids:
     if callable(getattr(found, "detach", None)):
         found = found.detach().cpu().numpy()
     if isinstance(found, np.ndarray) and found.dtype.kind in "iu" and found.ndim in (1, 2):
-        values = to_int64(found.reshape(-1), where, name)
+        values = to_ids(found.reshape(-1), where, name)
         fixed = found.ndim == 2
         return Ids(values, np.full(len(found), found.shape[1], np.int64) if fixed else None)
     if not isinstance(found, (pa.Array, pa.ChunkedArray)):

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from rowtier.errors import InvalidError, Mistake, UserError
-from rowtier.profile.readers.arrays import check_lengths, to_int64
+from rowtier.profile.readers.arrays import check_lengths, to_ids, to_int64
 from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, no_time, numbered
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 
@@ -124,7 +124,7 @@ class _Bags:
             raise damaged(self.path, f"offsets {start} to {stop} of {len(self.indices)}", feature)
         lengths = to_int64(self.lengths[table], self.path, f"{feature} lengths")
         check_lengths(lengths, stop - start, self.path, feature)
-        return Ids(to_int64(self.indices[start:stop], self.path, feature), lengths)
+        return Ids(to_ids(self.indices[start:stop], self.path, feature), lengths)
 
 
 def _table(feature: str) -> int | None:
