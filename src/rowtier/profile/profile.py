@@ -253,8 +253,7 @@ class TableStats:
             yield from (self.counts.rows, self.counts.counts, self.counts.samples)
         else:
             yield from (self.curve.stops, self.curve.lookups, self.curve.shape)
-        if self.ladder is not None:
-            yield from vars(self.ladder).values()
+            yield from () if self.ladder is None else vars(self.ladder).values()
         for part in (self.slices, self.windows):
             if part is not None:
                 yield from part.arrays()
@@ -335,8 +334,10 @@ class Profile:
         arrays = [array for stats in self.stats for array in stats.arrays()]
         facts: list[Any] = [self.form, self.tables.fingerprint]
         facts.append([stats.facts() for stats in self.stats])
-        if (self.batches, self.horizon) != ("shuffled", 1.0):
-            facts += [self.batches, self.horizon]
+        if self.horizon != 1:
+            facts.append(self.horizon)
+        if self.form == "curve" and self.batches != "shuffled":  # counts are counts
+            facts.append(self.batches)
         return fingerprint_of(facts, *map(np.ascontiguousarray, arrays))
 
     def coverage(self, table: str, rows: int, *, confidence: float = 0.9) -> Share:

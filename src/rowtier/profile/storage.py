@@ -254,7 +254,7 @@ def _ladder_table(profile: Profile) -> pa.Table:
         name: np.concatenate([np.empty(0), *(getattr(one, name) for one in known.values())])
         for name in _RUNGS
     }
-    names = pa.array(np.repeat(list(known), len(LADDER)), pa.string())
+    names = pa.array([name for name in known for _ in LADDER], pa.string())
     return pa.table({"table": names, "samples": np.tile(LADDER, len(known)), **columns})
 
 
@@ -307,7 +307,7 @@ def _by_table(
     columns = read_columns(path, {"table": pa.string(), **kinds}, optional)
     encoded = columns.pop("table").combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
-    index = encoded.indices.tonumpy_of(zero_copy_only=False)
+    index = encoded.indices.to_numpy(zero_copy_only=False)
     unknown = set(names) - {table.name for table in file.tables}
     if unknown:
         mistake = Mistake("table", sorted(unknown)[0], "profile.json has no such table")
