@@ -9,8 +9,10 @@ import typer
 
 from rowtier.cli import show
 from rowtier.cli.data_options import (
+    BATCHES,
     POLICIES,
     AfterOption,
+    BatchesOption,
     BeforeOption,
     OutOfRangeOption,
     TimeOption,
@@ -47,10 +49,16 @@ def command(
     steps: Annotated[
         int | None, typer.Option(min=1, help="With --data: so many steps only, drawn by --seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which steps --steps takes.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Draws the samples of shuffled batches, and the steps of --steps."
+        ),
+    ] = 0,
     before: BeforeOption = None,
     after: AfterOption = None,
     time: TimeOption = None,
+    batches: BatchesOption = None,
     on_out_of_range: OutOfRangeOption = "error",
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
@@ -69,6 +77,7 @@ def command(
         "before": before,
         "after": after,
         "time": time,
+        "batches": None if batches is None else one_of("--batches", batches, BATCHES),
         "seed": seed or None,
         "on_out_of_range": None if policy == "error" else policy,
     }

@@ -10,8 +10,10 @@ import typer
 
 from rowtier.cli import show
 from rowtier.cli.data_options import (
+    BATCHES,
     POLICIES,
     AfterOption,
+    BatchesOption,
     BeforeOption,
     OutOfRangeOption,
     TimeOption,
@@ -20,6 +22,7 @@ from rowtier.cli.data_options import (
 from rowtier.cli.predict import IdsOption, TraceOption, WeightedOption, cost_options, more
 
 if TYPE_CHECKING:
+    from rowtier.evaluate.batches import BatchOrder
     from rowtier.evaluate.replay import Figure, Replay
     from rowtier.profile.ids import OutOfRange
 
@@ -38,10 +41,16 @@ def command(
     steps: Annotated[
         int | None, typer.Option(min=1, help="So many steps only, drawn from the data by --seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which steps --steps takes.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Draws the samples of shuffled batches, and the steps of --steps."
+        ),
+    ] = 0,
     before: BeforeOption = None,
     after: AfterOption = None,
     time: TimeOption = None,
+    batches: BatchesOption = None,
     on_out_of_range: OutOfRangeOption = "error",
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
@@ -54,12 +63,14 @@ def command(
     from rowtier.plan.plan import Plan
 
     policy = cast("OutOfRange", one_of("--on-out-of-range", on_out_of_range, POLICIES))
+    order = None if batches is None else one_of("--batches", batches, BATCHES)
     loaded = Plan.load(plan)
     options = cost_options(loaded, ids, weighted)
     with show.progress(f"replaying {data}", quiet=json) as progress:
         found = replay(
             loaded, data, batch_size, steps, seed, after, progress,
-            before=before, time=time, options=options, on_out_of_range=policy,
+            before=before, time=time, batches=cast("BatchOrder | None", order),
+            options=options, on_out_of_range=policy,
         )  # fmt: skip
     if trace is not None:
         from rowtier.report.trace import write_trace

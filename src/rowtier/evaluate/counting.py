@@ -109,6 +109,15 @@ class Counter:
         """Samples of a step, all devices together."""
         return self.batch_size * self.tree.devices
 
+    def check(self, window: Window) -> None:
+        """Refuse ids that a table has no row for, where that is a mistake."""
+        if self.on_out_of_range != "error":
+            return
+        for homes in self.homes:
+            for name in homes.table.features:
+                if homes.table.ids == "as_is" and name in window.chunk.features:
+                    bags_of(homes.table, name, window, self.on_out_of_range)
+
     def add(self, window: Window) -> list[tuple[int, StepFacts]]:
         """Count a window; the steps that it completed, with their numbers."""
         away = np.zeros(window.chunk.samples, dtype=np.bool_)

@@ -11,17 +11,18 @@ import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 import numpy as np
 
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.errors import UserError
-from rowtier.evaluate.batches import Wanted, windows
+from rowtier.evaluate.batches import BatchOrder, Wanted, windows
 from rowtier.evaluate.counting import Counter
 from rowtier.evaluate.figures import Label, StepFacts, frame_of, label_columns
 from rowtier.evaluate.intervals import intervals
 from rowtier.evaluate.predict import Prediction, predict
+from rowtier.evaluate.shuffled import Listener, shuffled_windows
 from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
@@ -161,26 +162,34 @@ def replay(
     *,
     before: Edge | None = None,
     time: str | None = None,
+    batches: BatchOrder | None = None,
     options: CostOptions = DEFAULTS,
     on_out_of_range: OutOfRange = "error",
 ) -> Replay:
     """Count what a plan's placement does on real batches, step by step.
 
-    A step takes `batch_size` samples (the plan's, if not given) for every device, one run of
-    consecutive samples each. `before` and `after` take a window of the data: shares of its
-    samples or, with `time`, values of that column. With fewer `steps` than there are, `seed`
-    draws which of them are taken; they are replayed in the order of the data. Batches of an
-    iterator, whose length only reading tells, give their first steps.
+    A step takes `batch_size` samples (the plan's, if not given) for every device. With
+    `batches="shuffled"` they are drawn from anywhere in the data, each sample at most once;
+    "in_time_order" they follow each other; if not given, it is what the plan was made for.
+    `before` and `after` take a window of the data: shares of its samples or, with `time`, values
+    of that column. `steps` are so many only, drawn by `seed`; batches of an iterable whose
+    length only reading tells give their first steps.
     """
     _check(plan, batch_size, steps)
+    batches = _order(plan, batches)
     prediction = predict(plan, options, batch_size=batch_size)
     profile = prediction.plan.profile
     counter = Counter(plan, profile.batch_size, options, on_out_of_range)
     features = list(dict.fromkeys(name for table, _ in plan for name in table.features))
     source = TimeWindow(before, after, time).of(open_source(data, features))
     wanted = Wanted(counter.step_samples, steps, seed)
-    tally = _Tally(prediction.labels)
-    for window in windows(source, features, wanted):
+    tally, told = _Tally(prediction.labels), list[str]()
+    if batches == "shuffled":
+        listener = Listener(counter.check, told.append, progress or _ignore)
+        found = shuffled_windows(source, features, wanted, listener)
+    else:
+        found = windows(source, features, wanted)
+    for window in found:
         for _, facts in counter.add(window):
             tally.add(facts)
         if progress is not None:
@@ -195,7 +204,7 @@ def replay(
         counter.unseen,
         tuple(tally.figures(prediction)),
         tally.worst_step,
-        tuple(_warnings(prediction.plan, source, counter, tally.steps)),
+        (*told, *_warnings(prediction.plan, source, counter, tally.steps)),
     )
 
 
@@ -209,6 +218,19 @@ def _check(plan: Plan, batch_size: int | None, steps: int | None) -> None:
     for name, value in (("batch_size", batch_size), ("steps", steps)):
         if value is not None and value < 1:
             raise UserError(f"{name} {value}: give a whole number, 1 or more")
+
+
+def _order(plan: Plan, batches: BatchOrder | None) -> BatchOrder:
+    """The order of samples that was asked for, or else the one that the plan was made for."""
+    if batches is None:
+        return cast(BatchOrder, getattr(plan, "batches", "shuffled"))
+    if batches not in get_args(BatchOrder):
+        raise UserError(f"batches {batches!r}: accepted are {', '.join(get_args(BatchOrder))}")
+    return batches
+
+
+def _ignore(_: float) -> None:
+    """Progress that nobody watches."""
 
 
 def _no_step(plan: Plan, batch_size: int, step_samples: int, source: Source) -> UserError:
