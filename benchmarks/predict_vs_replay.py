@@ -54,7 +54,7 @@ from rowtier import (
     predict,
     replay,
 )
-from rowtier.evaluate.replay import Figure
+from rowtier.evaluate.replayed import Figure
 
 METHODS = ("row-wise", "table-wise", "recshard", "flexshard", "sca", "joint")
 MANY = 1e5

@@ -1,6 +1,7 @@
 import itertools
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,6 +10,8 @@ import rowtier
 from rowtier import Cluster, Device, Level, Plan, Replay, Table, Tables, Tier, UserError
 from rowtier.evaluate.batches import BatchOrder
 from rowtier.evaluate.replay import replay
+from rowtier.plan.bags import Bags
+from rowtier.profile.ids import OutOfRange
 
 ROWS, SAMPLES = 400, 6000
 
@@ -82,6 +85,63 @@ def test_a_step_is_slower_than_the_slowest_holder_on_average(plan: Plan) -> None
 
 def test_replaying_the_profiled_data_is_noticed(plan: Plan) -> None:
     assert "looks like the data" in replay(plan, [samples(0)]).warnings[0]
+
+
+def hashed_away(data: dict[str, tuple[np.ndarray, np.ndarray]]) -> Any:
+    """The same number of lookups, of ids that no table has a row for."""
+    return {name: (ids + 10 * ROWS, lengths) for name, (ids, lengths) in data.items()}
+
+
+@pytest.mark.parametrize("policy", ["hash", "clip", "drop"])
+def test_ids_without_a_row_are_not_the_profiled_data(policy: OutOfRange) -> None:
+    seen = {name: (np.arange(SAMPLES) % ROWS, np.ones(SAMPLES, int)) for name in ("a", "b")}
+    plan = rowtier.make_plan(rowtier.make_profile([seen], tables()), machine(), "row-wise")
+    assert "looks like the data" in replay(plan, [seen]).warnings[0]
+    found = replay(plan, [hashed_away(seen)], on_out_of_range=policy)
+    assert found.unseen == 0
+    assert found.out_of_range == found.to_dict()["out_of_range"] == 2 * SAMPLES
+    assert not any("looks like" in text for text in found.warnings)
+    assert "12,000 ids have no row in their table and were" in found.warnings[0]
+    assert f"--on-out-of-range {policy} too" in found.warnings[0]
+
+
+def test_as_many_samples_but_other_lookups_are_not_the_profiled_data() -> None:
+    ones = np.ones(SAMPLES, int)
+    seen = {name: (np.arange(SAMPLES) % ROWS, ones) for name in ("a", "b")}
+    plan = rowtier.make_plan(rowtier.make_profile([seen], tables()), machine(), "row-wise")
+    other = {**seen, "b": (np.arange(2 * SAMPLES) % ROWS, 2 * ones)}
+    assert not any("looks like" in text for text in replay(plan, [other]).warnings)
+
+
+def test_what_lies_outside_of_its_interval_is_said(plan: Plan) -> None:
+    ids = {name: np.sort(values) for name, (values, _) in samples(1).items()}
+    lengths = {name: found for name, (_, found) in samples(1).items()}
+    sorted_data = [{name: (ids[name], lengths[name]) for name in ids}]
+    found = replay(plan, sorted_data, batches="in_time_order")
+    said = [text for text in found.warnings if "outside of its interval" in text]
+    assert any(text.startswith("a step touches") and "--batches shuffled" in text for text in said)
+    rows = found.figure("rows touched", at="cluster")
+    assert rows.replayed < rows.low
+    few = {name: (values % 3, found) for name, (values, found) in samples(1).items()}
+    said = list(replay(plan, [few]).warnings)
+    assert any(text.startswith("a step takes") and "profile newer data" in text for text in said)
+
+
+def test_lookups_on_rows_that_the_profile_never_saw_are_counted(plan: Plan) -> None:
+    touched = {name: plan.order[f"t{name}"] for name in ("a", "b")} if plan.order else {}
+    data = samples(5)
+    found = replay(plan, [data], batches="in_time_order")
+    new = sum(int((~np.isin(data[name][0], rows)).sum()) for name, rows in touched.items())
+    assert found.unseen_lookups == found.to_dict()["unseen_lookups"] == new > 0
+    assert 0 < found.unseen <= found.unseen_lookups
+
+
+def test_weighted_batches_and_bags_are_replayed_too(plan: Plan) -> None:
+    data = samples(1, 400)
+    weighted = {name: (*pair, np.ones(len(pair[0]))) for name, pair in data.items()}
+    bags = {name: Bags(ids, lengths) for name, (ids, lengths) in data.items()}
+    found = replay(plan, [data]).to_dict()
+    assert replay(plan, [weighted]).to_dict() == replay(plan, [bags]).to_dict() == found
 
 
 def test_new_data_of_the_same_length_is_no_reason_to_warn(plan: Plan) -> None:

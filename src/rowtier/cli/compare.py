@@ -137,8 +137,15 @@ def _report(result: Comparison, plan: Plan, full: bool) -> None:
 
 
 def _warnings(result: Comparison) -> list[str]:
-    said = [w for load in result.loads if load.replayed for w in load.replayed.warnings]
-    return list(dict.fromkeys(said))
+    """What is said of every plan once, what is said of some with their names."""
+    by_text: dict[str, list[str]] = {}
+    for load in result.loads:
+        for text in load.replayed.warnings if load.replayed else ():
+            by_text.setdefault(text, []).append(load.name)
+    return [
+        text if len(names) == len(result.loads) else f"{', '.join(names)}: {text}"
+        for text, names in by_text.items()
+    ]
 
 
 def _names(result: Comparison, width: int = NAME_WIDTH) -> dict[Load, str]:

@@ -23,11 +23,13 @@ from rowtier.cli.predict import IdsOption, TraceOption, WeightedOption, cost_opt
 
 if TYPE_CHECKING:
     from rowtier.evaluate.batches import BatchOrder
-    from rowtier.evaluate.replay import Figure, Replay
+    from rowtier.evaluate.replay import Replay
+    from rowtier.evaluate.replayed import Figure
     from rowtier.profile.ids import OutOfRange
 
 MAX_HOLDERS = 8
 MAX_TABLES = 8
+_ORDERS = {"shuffled": "shuffled", "in_time_order": "in time order"}
 
 
 def command(
@@ -92,8 +94,13 @@ def _report(found: Replay, full: bool) -> None:
         show.line(f"! {warning}")
     show.line(found.verdict)
     show.line(
-        f"{show_count(found.samples)} samples, {show_count(found.lookups)} lookups; figures are "
-        "means per step"
+        f"{show_count(found.samples)} samples, {_ORDERS[found.batches]}, "
+        f"{show_count(found.lookups)} lookups; figures are means per step"
+    )
+    show.line(
+        f"rows that the profile never saw: {found.unseen / found.steps:,.4g} a step, with "
+        f"{found.unseen_lookups:,} of {found.lookups:,} lookups "
+        f"({found.unseen_lookups / max(1, found.lookups):.2%})"
     )
     figures = [f for f in found.figures if f.label.kind in ("step", "level", "tier")]
     _table("figure", figures, percentiles=("p50", "p90", "p99") if full else ("p90", "p99"))
@@ -105,7 +112,7 @@ def _report(found: Replay, full: bool) -> None:
     inside = sum(figure.as_expected for figure in figures)
     show.line(
         "error: predicted over replayed. ±: how far the two may be apart although the data is like "
-        f"the profiled data, by chance alone; {inside:,} of {len(figures):,} figures are"
+        f"the profiled data, by chance alone; {inside:,} of {len(figures):,} figures are within it"
     )
 
 

@@ -7,7 +7,6 @@ chance: see `intervals.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,6 +21,8 @@ from rowtier.evaluate.counting import Counter
 from rowtier.evaluate.figures import Label, StepFacts, frame_of, label_columns
 from rowtier.evaluate.intervals import intervals
 from rowtier.evaluate.predict import Prediction, predict
+from rowtier.evaluate.replay_warnings import warnings_of
+from rowtier.evaluate.replayed import PERCENTILES, Figure
 from rowtier.evaluate.shuffled import Listener, shuffled_windows
 from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
@@ -33,51 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Progress = Callable[[float], None]
-PERCENTILES = (50, 90, 99)
-_CHANCE = 10.0  # unseen rows expected, none found: the data is what was profiled
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure of a step, replayed and predicted. Percentiles: only of a step, tier or level."""
-
-    label: Label
-    replayed: float  # mean over the steps
-    spread: float  # standard deviation from step to step
-    worst: float
-    predicted: float
-    low: float  # where the replayed mean is expected, predicted ± chance
-    high: float
-    events: float  # how many were counted in all steps, at least
-    percentiles: tuple[float, float, float] | None = None
-
-    @property
-    def error(self) -> float:
-        """How far the prediction is off, as a share of what was replayed."""
-        if self.replayed:
-            return self.predicted / self.replayed - 1
-        return math.inf if self.predicted else 0.0
-
-    @property
-    def as_expected(self) -> bool:
-        """Whether chance alone explains the error."""
-        return self.low <= self.replayed <= self.high
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same facts for machines."""
-        label, error = self.label, self.error
-        shown = dict(zip((f"p{p}" for p in PERCENTILES), self.percentiles or (), strict=False))
-        return {
-            **{name: getattr(label, name) for name in ("kind", "of", "name", "at", "unit")},
-            "replayed": self.replayed,
-            "predicted": self.predicted,
-            "error": error if math.isfinite(error) else None,
-            "low": self.low,
-            "high": self.high,
-            "spread": self.spread,
-            "worst": self.worst,
-            **shown,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +48,9 @@ class Replay:
     figures: tuple[Figure, ...]
     worst: StepFacts  # the slowest step
     warnings: tuple[str, ...] = ()
+    unseen_lookups: int = 0  # on rows that the profile never saw
+    out_of_range: int = 0  # ids that a table has no row for
+    batches: BatchOrder = "shuffled"
 
     @property
     def step_s(self) -> float:
@@ -129,6 +88,9 @@ class Replay:
             "samples": self.samples,
             "lookups": self.lookups,
             "unseen_rows": self.unseen,
+            "unseen_lookups": self.unseen_lookups,
+            "out_of_range": self.out_of_range,
+            "batches": self.batches,
             "batch_size": self.prediction.plan.profile.batch_size,
             "step_s": self.step_s,
             "figures": [figure.to_dict() for figure in self.figures],
@@ -196,15 +158,19 @@ def replay(
             progress(tally.share(steps, window.done))
     if not tally.steps:
         raise _no_step(plan, profile.batch_size, counter.step_samples, source)
+    figures = tuple(tally.figures(prediction))
     return Replay(
         prediction,
         tally.steps,
         tally.steps * counter.step_samples,
         counter.lookups,
         counter.unseen,
-        tuple(tally.figures(prediction)),
+        figures,
         tally.worst_step,
-        (*told, *_warnings(prediction.plan, source, counter, tally.steps)),
+        (*told, *warnings_of(prediction.plan, source, counter, tally.steps, figures, batches)),
+        counter.unseen_lookups,
+        counter.outside,
+        batches,
     )
 
 
@@ -242,29 +208,6 @@ def _no_step(plan: Plan, batch_size: int, step_samples: int, source: Source) -> 
         f"{batch_size:,} for each of {plan.cluster.num_devices:,} devices. Give more data, or a "
         "smaller --batch-size"
     )
-
-
-def _warnings(plan: Plan, source: Source, counter: Counter, steps: int) -> Iterator[str]:
-    """Whether the data looks like what was profiled.
-
-    Data that is new looks up rows that the profile never saw, and the profile itself tells
-    how many to expect. If all rows were seen, only the number of samples can tell.
-    """
-    stats = plan.profile.stats
-    expected = steps * sum(
-        entry.curve.widths[entry.curve.stops > entry.touched] @ np.minimum(
-            1.0, counter.step_samples * entry.lookups_per_sample * entry.curve.probabilities
-        )[entry.curve.stops > entry.touched]
-        for entry in stats
-    )  # fmt: skip
-    same_length = source.parts[0].first_sample == 0 and all(
-        source.samples == entry.samples for entry in stats
-    )
-    if counter.unseen == 0 and (expected > _CHANCE or same_length):
-        yield (
-            "this looks like the data that the plan was made from: what was counted there comes "
-            "true by itself. Replay other data, or profile the first half and replay --after 50%"
-        )
 
 
 class _Tally:
