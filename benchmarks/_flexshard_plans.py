@@ -88,5 +88,7 @@ def _replayed(
     plan: Plan, data: Data, world: int, steps: list[int], kind: str, of: str
 ) -> dict[str, float]:
     """Figures of one kind; flows that a plan has not are left out."""
-    found = rowtier.replay(plan, step_batches(data, world, steps), options=NARROW)
+    found = rowtier.replay(
+        plan, step_batches(data, world, steps), batches="in_time_order", options=NARROW
+    )
     return {f.label.name: f.replayed for f in found.figures if f.label[:2] == (kind, of)}

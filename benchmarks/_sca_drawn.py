@@ -135,7 +135,7 @@ def sca_bytes(heat: Heat, steps_lookups: int) -> Iterator[Row]:
         cluster = workers_of(workers, PLENTY_BYTES)
         for cache in CACHES:
             plan = sca_plan(profile, cluster, cache)
-            found = replay(plan, [{"f": ids}])
+            found = replay(plan, [{"f": ids}], batches="in_time_order")
             flows = [found.figure(flow, of="cluster") for flow in FLOWS if _moves(found, flow)]
             moved = sum(flow.replayed for flow in flows)
             deviation = sum(flow.spread for flow in flows) / np.sqrt(steps)

@@ -132,7 +132,9 @@ def replayed_bytes(plan: Plan, batches: Batch, size: Size) -> float:
     each = size.batch * plan.cluster.num_devices
     trained_ids = slice(size.steps * each, size.all_steps * each)
     measured = {name: ids[trained_ids] for name, ids in batches.items()}
-    found = rowtier.replay(plan, [measured], options=CostOptions(ids="narrow"))
+    found = rowtier.replay(
+        plan, [measured], batches="in_time_order", options=CostOptions(ids="narrow")
+    )
     per_step = sum(
         figure.replayed
         for figure in found.figures

@@ -54,7 +54,7 @@ from rowtier import (
     predict,
     replay,
 )
-from rowtier.evaluate.replay import Figure
+from rowtier.evaluate.replayed import Figure
 
 METHODS = ("row-wise", "table-wise", "recshard", "flexshard", "sca", "joint")
 MANY = 1e5
@@ -139,9 +139,17 @@ def stationary(folder: Path, quick: bool) -> Iterator[tuple[str, str, Replay]]:
     for name, share in FAST.items():
         for method in METHODS:
             plan = make_plan(profile, cluster_for(profile, share), method)
-            yield name, method, replay(plan, data, after=0.5)
+            yield name, method, replay(plan, data, after=0.5, batches="in_time_order")
             for batch, steps, seed in SPARSE:
-                found = replay(plan, data, batch_size=batch, steps=steps, seed=seed, after=0.5)
+                found = replay(
+                    plan,
+                    data,
+                    batch_size=batch,
+                    steps=steps,
+                    seed=seed,
+                    after=0.5,
+                    batches="in_time_order",
+                )
                 yield f"{name}, {steps} steps of {batch}", method, found
 
 
@@ -217,7 +225,7 @@ def lookups_per_s(folder: Path, quick: bool) -> float:
     speeds = []
     for _ in range(4):
         before = time.process_time()
-        found = replay(plan, data, batch_size=min(4096, samples // 64))
+        found = replay(plan, data, batch_size=min(4096, samples // 64), batches="in_time_order")
         speeds.append(found.lookups / (time.process_time() - before))
     return statistics.median(speeds[1:])
 
@@ -232,7 +240,7 @@ def real(quick: bool) -> Iterator[tuple[str, str, Replay, float]]:
         cluster = cluster_for(profile)
         for method in ("row-wise", "joint") if quick else METHODS:
             plan = make_plan(profile, cluster, method)
-            found = replay(plan, path, after=0.5)
+            found = replay(plan, path, after=0.5, batches="in_time_order")
             rows = found.figure("rows touched", at=cluster.top).replayed
             expected = predict(replace(plan, profile=own.to_curve())).facts.distinct[-1]
             yield name, method, found, float(expected) / rows - 1

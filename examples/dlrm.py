@@ -280,7 +280,9 @@ def replay_differences(
 ) -> tuple[int, list[str]]:
     """How many counters there are, and those that `rowtier.replay` finds otherwise."""
     # The runtime sends 4 bytes an id where a table's rows allow it.
-    found = rowtier.replay(plan, batches, options=CostOptions(ids="narrow"))
+    found = rowtier.replay(
+        plan, batches, batches="in_time_order", options=CostOptions(ids="narrow")
+    )
     figures = {(f.label.of, f.label.name, f.label.at): f.replayed for f in found.figures}
     compared, wrong = 0, []
     for of, name, at, amount in _counters(counted, plan.cluster):

@@ -2,13 +2,16 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from cli.run import run
 from cli.test_replay_cli import make, width
 
 import rowtier
 from rowtier import Cluster
+from rowtier.cli import compare as compare_cli
 from rowtier.cli.names import shortened, unique
 
 
@@ -56,6 +59,29 @@ def test_the_data_is_replayed_for_every_plan(tmp_path: Path) -> None:
     assert all(found["replayed"]["replayed"] > 0 for found in facts["plans"])
 
 
+def test_the_way_out_that_an_error_names_is_there(tmp_path: Path) -> None:
+    make(tmp_path, 2, 3200)
+    with np.load(tmp_path / "data.npz") as file:
+        np.savez(tmp_path / "other.npz", **{name: ids + 1000 for name, ids in file.items()})
+    arguments = ["compare", str(tmp_path / "plan"), "--data", str(tmp_path / "other.npz")]
+    code, _, errors = run(*arguments)
+    assert code == 2
+    assert "choose --on-out-of-range clip, drop or hash" in " ".join(errors.split())
+    code, text, errors = run(*arguments, "--on-out-of-range", "hash")
+    assert (code, errors) == (0, "")
+    assert "6,400 ids have no row in their table and were hashed" in " ".join(text.split())
+
+
+def test_warnings_name_the_plans_that_they_are_about() -> None:
+    warned = {"a": ("for all", "for two"), "b": ("for all", "for two"), "c": ("for all", "for c")}
+    loads = [
+        SimpleNamespace(name=name, replayed=SimpleNamespace(warnings=texts))
+        for name, texts in warned.items()
+    ]
+    found = compare_cli._warnings(SimpleNamespace(loads=loads))  # type: ignore[arg-type]
+    assert found == ["for all", "a, b: for two", "c: for c"]
+
+
 def test_the_same_folder_twice_is_shown_twice(tmp_path: Path) -> None:
     make(tmp_path, 2)
     plan = str(tmp_path / "plan")
@@ -70,6 +96,9 @@ def test_the_same_folder_twice_is_shown_twice(tmp_path: Path) -> None:
         (["nowhere"], "no such method; the methods are row-wise"),
         (["row-wise"], "give a plan folder too"),
         (["plan", "--steps", "3"], "give data too"),
+        (["plan", "--before", "50%"], "give data too"),
+        (["plan", "--batches", "sorted"], "accepted are shuffled, in_time_order"),
+        (["plan", "--data", "data.npz", "--after", "2", "--time", "day"], "no such array"),
     ],
 )
 def test_what_compare_refuses_says_the_way_out(

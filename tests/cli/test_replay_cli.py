@@ -1,6 +1,7 @@
 """`rowtier predict` and `rowtier replay`, with few and with very many tables."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ def test_text_fits_however_many_tables_there_are(tables: int, tmp_path: Path) ->
     for command in (["predict", plan], ["replay", plan, data, "--after", "50%"]):
         code, text, errors = run(*command)
         assert (code, errors) == (0, "")
-        assert "ms a step" in text.splitlines()[0]
+        assert " ms a step" in text
         assert width(text) <= 100
         assert len(text.splitlines()) < 120
         assert "more tables: --full shows them" in text
@@ -84,6 +85,30 @@ def test_replay_warns_about_the_profiled_data(tmp_path: Path) -> None:
     assert text.startswith("! this looks like the data")
 
 
+def test_text_says_what_is_within_what_and_which_rows_are_new(folder: Path) -> None:
+    arguments = ["replay", str(folder / "plan"), str(folder / "data.npz"), "--after", "50%"]
+    for order, said in (("shuffled", "shuffled"), ("in_time_order", "in time order")):
+        code, text, _ = run(*arguments, "--batches", order)
+        told = " ".join(text.split())
+        facts = json.loads(run(*arguments, "--batches", order, "--json")[1])
+        assert code == 0
+        assert re.search(r"[\d,]+ of [\d,]+ figures are within it", told)
+        assert f"3.2 k samples, {said}," in told
+        assert facts["batches"] == order
+        new = f"{facts['unseen_lookups']:,} of {facts['lookups']:,} lookups"
+        assert f"rows that the profile never saw: {facts['unseen_rows'] / 50:,.4g} a step" in told
+        assert new in told
+
+
+def test_a_window_is_taken_by_a_time_column(folder: Path, tmp_path: Path) -> None:
+    with np.load(folder / "data.npz") as file:
+        np.savez(tmp_path / "timed.npz", day=np.arange(6400) // 800, **dict(file))
+    plan = str(folder / "plan")
+    half = run("replay", plan, str(folder / "data.npz"), "--after", "50%", "--json")[1]
+    timed = [str(tmp_path / "timed.npz"), "--after", "4", "--time", "day", "--json"]
+    assert run("replay", plan, *timed)[1] == half
+
+
 def test_both_write_a_trace(folder: Path, tmp_path: Path) -> None:
     plan, data, trace = str(folder / "plan"), str(folder / "data.npz"), tmp_path / "step.json"
     for command in (["predict", plan], ["replay", plan, data, "--steps", "3"]):
@@ -99,6 +124,7 @@ def test_both_write_a_trace(folder: Path, tmp_path: Path) -> None:
     [
         (["--on-out-of-range", "guess"], "accepted are error, clip, drop, hash"),
         (["--batch-size", "4000"], "smaller --batch-size"),
+        (["--batches", "sorted"], "accepted are shuffled, in_time_order"),
         (["--after", "100%"], "after 100%: no sample lies there"),
         (["--after", "3", "--time", "nowhere"], "no such array"),
         (["--after", "half"], "half"),

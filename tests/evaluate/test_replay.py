@@ -1,11 +1,17 @@
+import itertools
 import math
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import rowtier
 from rowtier import Cluster, Device, Level, Plan, Replay, Table, Tables, Tier, UserError
+from rowtier.evaluate.batches import BatchOrder
 from rowtier.evaluate.replay import replay
+from rowtier.plan.bags import Bags
+from rowtier.profile.ids import OutOfRange
 
 ROWS, SAMPLES = 400, 6000
 
@@ -52,7 +58,7 @@ def test_replay_is_the_function_and_not_a_module() -> None:
 
 def test_replay_counts_whole_steps_and_all_their_lookups(plan: Plan) -> None:
     data = samples(1, 450)
-    found = replay(plan, [data])
+    found = replay(plan, [data], batches="in_time_order")
     assert isinstance(found, Replay)
     assert (found.steps, found.samples) == (2, 400)
     assert found.lookups == sum(int(lengths[:400].sum()) for _, lengths in data.values())
@@ -81,6 +87,63 @@ def test_replaying_the_profiled_data_is_noticed(plan: Plan) -> None:
     assert "looks like the data" in replay(plan, [samples(0)]).warnings[0]
 
 
+def hashed_away(data: dict[str, tuple[np.ndarray, np.ndarray]]) -> Any:
+    """The same number of lookups, of ids that no table has a row for."""
+    return {name: (ids + 10 * ROWS, lengths) for name, (ids, lengths) in data.items()}
+
+
+@pytest.mark.parametrize("policy", ["hash", "clip", "drop"])
+def test_ids_without_a_row_are_not_the_profiled_data(policy: OutOfRange) -> None:
+    seen = {name: (np.arange(SAMPLES) % ROWS, np.ones(SAMPLES, int)) for name in ("a", "b")}
+    plan = rowtier.make_plan(rowtier.make_profile([seen], tables()), machine(), "row-wise")
+    assert "looks like the data" in replay(plan, [seen]).warnings[0]
+    found = replay(plan, [hashed_away(seen)], on_out_of_range=policy)
+    assert found.unseen == 0
+    assert found.out_of_range == found.to_dict()["out_of_range"] == 2 * SAMPLES
+    assert not any("looks like" in text for text in found.warnings)
+    assert "12,000 ids have no row in their table and were" in found.warnings[0]
+    assert f"--on-out-of-range {policy} too" in found.warnings[0]
+
+
+def test_as_many_samples_but_other_lookups_are_not_the_profiled_data() -> None:
+    ones = np.ones(SAMPLES, int)
+    seen = {name: (np.arange(SAMPLES) % ROWS, ones) for name in ("a", "b")}
+    plan = rowtier.make_plan(rowtier.make_profile([seen], tables()), machine(), "row-wise")
+    other = {**seen, "b": (np.arange(2 * SAMPLES) % ROWS, 2 * ones)}
+    assert not any("looks like" in text for text in replay(plan, [other]).warnings)
+
+
+def test_what_lies_outside_of_its_interval_is_said(plan: Plan) -> None:
+    ids = {name: np.sort(values) for name, (values, _) in samples(1).items()}
+    lengths = {name: found for name, (_, found) in samples(1).items()}
+    sorted_data = [{name: (ids[name], lengths[name]) for name in ids}]
+    found = replay(plan, sorted_data, batches="in_time_order")
+    said = [text for text in found.warnings if "outside of its interval" in text]
+    assert any(text.startswith("a step touches") and "--batches shuffled" in text for text in said)
+    rows = found.figure("rows touched", at="cluster")
+    assert rows.replayed < rows.low
+    few = {name: (values % 3, found) for name, (values, found) in samples(1).items()}
+    said = list(replay(plan, [few]).warnings)
+    assert any(text.startswith("a step takes") and "profile newer data" in text for text in said)
+
+
+def test_lookups_on_rows_that_the_profile_never_saw_are_counted(plan: Plan) -> None:
+    touched = {name: plan.order[f"t{name}"] for name in ("a", "b")} if plan.order else {}
+    data = samples(5)
+    found = replay(plan, [data], batches="in_time_order")
+    new = sum(int((~np.isin(data[name][0], rows)).sum()) for name, rows in touched.items())
+    assert found.unseen_lookups == found.to_dict()["unseen_lookups"] == new > 0
+    assert 0 < found.unseen <= found.unseen_lookups
+
+
+def test_weighted_batches_and_bags_are_replayed_too(plan: Plan) -> None:
+    data = samples(1, 400)
+    weighted = {name: (*pair, np.ones(len(pair[0]))) for name, pair in data.items()}
+    bags = {name: Bags(ids, lengths) for name, (ids, lengths) in data.items()}
+    found = replay(plan, [data]).to_dict()
+    assert replay(plan, [weighted]).to_dict() == replay(plan, [bags]).to_dict() == found
+
+
 def test_new_data_of_the_same_length_is_no_reason_to_warn(plan: Plan) -> None:
     found = replay(plan, [samples(5)])
     assert found.unseen > 0
@@ -89,11 +152,25 @@ def test_new_data_of_the_same_length_is_no_reason_to_warn(plan: Plan) -> None:
 
 def test_the_first_part_of_the_data_is_skipped(plan: Plan) -> None:
     first, second = samples(1, 400), samples(2, 400)
-    whole, half = replay(plan, [first, second], after=0.5), replay(plan, [second])
-    assert whole.to_dict() == half.to_dict()
+    for batches in ("shuffled", "in_time_order"):
+        whole = replay(plan, [first, second], after=0.5, batches=batches)
+        assert whole.to_dict() == replay(plan, [second], batches=batches).to_dict()
+        early = replay(plan, [first, second], before="50%", batches=batches)
+        assert early.to_dict() == replay(plan, [first], batches=batches).to_dict()
 
 
-def test_the_seed_draws_which_steps_are_taken(plan: Plan, tmp_path: object) -> None:
+def test_a_window_may_be_given_by_times(plan: Plan) -> None:
+    data = [{**samples(1, 400), "at": np.full(400, day)} for day in (1, 2, 3)]
+    some = replay(plan, data, before=3, after=2, time="at")
+    assert some.to_dict() == replay(plan, [data[1]]).to_dict()
+    with pytest.raises(UserError, match="'at' goes from 1 to 3"):
+        replay(plan, data, after=4, time="at")
+
+
+@pytest.mark.parametrize("batches", ["shuffled", "in_time_order"])
+def test_the_seed_draws_which_steps_are_taken(
+    plan: Plan, tmp_path: Path, batches: BatchOrder
+) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -102,13 +179,13 @@ def test_the_seed_draws_which_steps_are_taken(plan: Plan, tmp_path: object) -> N
     }
     path = f"{tmp_path}/data.parquet"
     pq.write_table(pa.table({k: [b.tolist() for b in v] for k, v in data.items()}), path, 700)
-    every = replay(plan, path)
-    some = [replay(plan, path, steps=5, seed=seed) for seed in (0, 0, 1)]
+    every = replay(plan, path, batches=batches)
+    some = [replay(plan, path, steps=5, seed=seed, batches=batches) for seed in (0, 0, 1)]
     assert every.steps == SAMPLES // 200
     assert [found.steps for found in some] == [5, 5, 5]
     assert some[0].to_dict() == some[1].to_dict()
     assert some[0].lookups != some[2].lookups
-    assert replay(plan, path, steps=1000).to_dict() == every.to_dict()
+    assert replay(plan, path, steps=1000, batches=batches).to_dict() == every.to_dict()
 
 
 def test_the_result_does_not_depend_on_how_the_data_is_cut(plan: Plan) -> None:
@@ -125,7 +202,9 @@ def test_the_result_does_not_depend_on_how_the_data_is_cut(plan: Plan) -> None:
             cuts.append(cut)
         return cuts
 
-    assert replay(plan, chunks(37)).to_dict() == replay(plan, chunks(800)).to_dict()
+    for batches in ("shuffled", "in_time_order"):
+        fine, coarse = (replay(plan, chunks(size), batches=batches) for size in (37, 800))
+        assert fine.to_dict() == coarse.to_dict()
 
 
 def test_a_batch_size_of_ones_own_is_predicted_too(plan: Plan) -> None:
@@ -156,8 +235,10 @@ def test_an_id_without_a_row_is_named_or_treated_as_asked(plan: Plan) -> None:
     ids[5] = ROWS
     broken = [{**data, "b": (ids, lengths)}]
     sample = int(np.searchsorted(np.cumsum(lengths), 5, side="right"))
-    with pytest.raises(UserError, match=rf"'b' has id {ROWS} in sample {sample}.*rows 0 to 399"):
-        replay(plan, broken)
+    for batches in ("shuffled", "in_time_order"):
+        said = rf"batches: feature 'b' has id {ROWS} in sample {sample}.*rows 0 to 399"
+        with pytest.raises(UserError, match=said):
+            replay(plan, broken, batches=batches)
     assert (
         replay(plan, broken, on_out_of_range="drop").lookups
         == sum(int(n.sum()) for _, n in data.values()) - 1
@@ -179,6 +260,7 @@ def test_a_plan_without_row_order_is_refused_with_the_way_to_one(plan: Plan) -> 
         ({"batch_size": 5000}, "for a step, which takes 20,000"),
         ({"batch_size": 0}, "batch_size 0"),
         ({"steps": 0}, "steps 0"),
+        ({"batches": "sorted"}, "batches 'sorted': accepted are shuffled, in_time_order"),
         ({"after": 1.0}, "after 1: no sample lies there"),
         ({"after": 1.5}, "after 1.5: is not between 0 and 1"),
         ({"after": 0.98}, "in the window that was asked for 120 samples, too few"),
@@ -192,14 +274,17 @@ def test_what_cannot_be_replayed_says_why(plan: Plan, options: dict, says: str) 
 def test_data_of_unknown_length_cannot_be_skipped_into(plan: Plan) -> None:
     with pytest.raises(UserError, match="only reading tells"):
         replay(plan, (batch for batch in [samples(1)]), after=0.5)
-    assert replay(plan, (batch for batch in [samples(1)]), steps=3).steps == 3
+    for batches in ("shuffled", "in_time_order"):
+        endless = (batch for _ in itertools.count() for batch in [samples(1)])
+        assert replay(plan, endless, steps=33, batches=batches).steps == 33
 
 
 def test_progress_reaches_the_end(plan: Plan) -> None:
-    told: list[float] = []
-    replay(plan, [samples(1), samples(2)], progress=told.append)
-    assert told == sorted(told)
-    assert told[-1] == 1.0
+    for batches in ("shuffled", "in_time_order"):
+        told: list[float] = []
+        replay(plan, [samples(1), samples(2)], progress=told.append, batches=batches)
+        assert told == sorted(told)
+        assert told[-1] == 1.0
 
 
 def test_figures_are_found_by_name_and_listed_in_a_frame(plan: Plan) -> None:

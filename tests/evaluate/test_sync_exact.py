@@ -175,7 +175,7 @@ def test_a_turn_that_is_not_full_is_inside_the_interval() -> None:
     plan = Plan.build("by hand", Profile(50, (stats,)), cluster, {"t": bands})
     ids = np.random.default_rng(0).integers(0, ROWS, 4000)
     data = {"f": (ids, np.ones(4000, dtype=np.int64))}
-    found = replay(plan, [data])
+    found = replay(plan, [data], batches="in_time_order")
     names = [f"{flow} {way}" for flow in ("sync", "sync_ids") for way in ("sent", "received")]
     synced = [figure for figure in found.figures if figure.label.name in names]
     assert len(synced) > 16

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rowtier.cli import show
-from rowtier.cli.data_options import AfterOption, BeforeOption, TimeOption
+from rowtier.cli.data_options import (
+    AfterOption,
+    BatchesOption,
+    BeforeOption,
+    TimeOption,
+    checked_batches,
+)
 from rowtier.cli.names import shortened, unique
 from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.cli.predict import IdsOption, WeightedOption, cost_options, more
@@ -41,10 +47,16 @@ def command(
     steps: Annotated[
         int | None, typer.Option(min=1, help="With --data: so many steps only, drawn by --seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which steps --steps takes.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Draws the samples of shuffled batches, and the steps of --steps."
+        ),
+    ] = 0,
     before: BeforeOption = None,
     after: AfterOption = None,
     time: TimeOption = None,
+    batches: BatchesOption = None,
     on_out_of_range: OutOfRangeOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
@@ -62,6 +74,7 @@ def command(
         "before": before,
         "after": after,
         "time": time,
+        "batches": checked_batches(batches),
         "seed": seed or None,
         "on_out_of_range": checked_policy(on_out_of_range),
     }
@@ -121,8 +134,15 @@ def _report(result: Comparison, plan: Plan, full: bool) -> None:
 
 
 def _warnings(result: Comparison) -> list[str]:
-    said = [w for load in result.loads if load.replayed for w in load.replayed.warnings]
-    return list(dict.fromkeys(said))
+    """What is said of every plan once, what is said of some with their names."""
+    by_text: dict[str, list[str]] = {}
+    for load in result.loads:
+        for text in load.replayed.warnings if load.replayed else ():
+            by_text.setdefault(text, []).append(load.name)
+    return [
+        text if len(names) == len(result.loads) else f"{', '.join(names)}: {text}"
+        for text, names in by_text.items()
+    ]
 
 
 def _names(result: Comparison, width: int = NAME_WIDTH) -> dict[Load, str]:

@@ -68,8 +68,8 @@ def measure(
         int | None,
         typer.Option(
             min=0,
-            help="For `profile merge`: the number that the first sample has in the whole that this "
-            "data is part of. Default: its number in DATA, from 0.",
+            help="For `profile merge`: the number that the first sample of DATA has in the whole "
+            "that DATA is part of. Default: 0.",
         ),
     ] = None,
     on_out_of_range: OutOfRangeOption = None,

@@ -9,15 +9,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rowtier.cli import show
-from rowtier.cli.data_options import AfterOption, BeforeOption, TimeOption
+from rowtier.cli.data_options import (
+    AfterOption,
+    BatchesOption,
+    BeforeOption,
+    TimeOption,
+    checked_batches,
+)
 from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.cli.predict import IdsOption, TraceOption, WeightedOption, cost_options, more
 
 if TYPE_CHECKING:
-    from rowtier.evaluate.replay import Figure, Replay
+    from rowtier.evaluate.replay import Replay
+    from rowtier.evaluate.replayed import Figure
 
 MAX_HOLDERS = 8
 MAX_TABLES = 8
+_ORDERS = {"shuffled": "shuffled", "in_time_order": "in time order"}
 
 
 def command(
@@ -31,10 +39,16 @@ def command(
     steps: Annotated[
         int | None, typer.Option(min=1, help="So many steps only, drawn from the data by --seed.")
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Which steps --steps takes.")] = 0,
+    seed: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Draws the samples of shuffled batches, and the steps of --steps."
+        ),
+    ] = 0,
     before: BeforeOption = None,
     after: AfterOption = None,
     time: TimeOption = None,
+    batches: BatchesOption = None,
     on_out_of_range: OutOfRangeOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
@@ -47,12 +61,14 @@ def command(
     from rowtier.plan.plan import Plan
 
     policy = checked_policy(on_out_of_range)
+    order = checked_batches(batches)
     loaded = Plan.load(plan)
     options = cost_options(loaded, ids, weighted)
     with show.progress(f"replaying {data}", quiet=json) as progress:
         found = replay(
             loaded, data, batch_size, steps, seed, after, progress,
-            before=before, time=time, options=options, on_out_of_range=policy,
+            before=before, time=time, batches=order,
+            options=options, on_out_of_range=policy,
         )  # fmt: skip
     if trace is not None:
         from rowtier.report.trace import write_trace
@@ -74,8 +90,13 @@ def _report(found: Replay, full: bool) -> None:
         show.line(f"! {warning}")
     show.line(found.verdict)
     show.line(
-        f"{show_count(found.samples)} samples, {show_count(found.lookups)} lookups; figures are "
-        "means per step"
+        f"{show_count(found.samples)} samples, {_ORDERS[found.batches]}, "
+        f"{show_count(found.lookups)} lookups; figures are means per step"
+    )
+    show.line(
+        f"rows that the profile never saw: {found.unseen / found.steps:,.4g} a step, with "
+        f"{found.unseen_lookups:,} of {found.lookups:,} lookups "
+        f"({found.unseen_lookups / max(1, found.lookups):.2%})"
     )
     figures = [f for f in found.figures if f.label.kind in ("step", "level", "tier")]
     _table("figure", figures, percentiles=("p50", "p90", "p99") if full else ("p90", "p99"))
@@ -87,7 +108,7 @@ def _report(found: Replay, full: bool) -> None:
     inside = sum(figure.as_expected for figure in figures)
     show.line(
         "error: predicted over replayed. ±: how far the two may be apart although the data is like "
-        f"the profiled data, by chance alone; {inside:,} of {len(figures):,} figures are"
+        f"the profiled data, by chance alone; {inside:,} of {len(figures):,} figures are within it"
     )
 
 

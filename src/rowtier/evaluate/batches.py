@@ -1,7 +1,8 @@
 """Real data as training steps: which samples of a chunk belong to which step.
 
-A step takes `batch size × devices` consecutive samples; device d reads the d-th run of
-`batch size` of them. Samples at the end that fill no step are left out.
+A step takes `batch size × devices` samples; device d reads the d-th run of `batch size` of
+them. Here they are consecutive samples of the data; `shuffled.py` draws them from anywhere.
+Samples at the end that fill no step are left out.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rowtier.profile.ids import Where, checked_rows
-from rowtier.profile.readers import Chunk, Source
+from rowtier.profile.readers import Chunk, Part, Source
 from rowtier.profile.readers.base import Ints
 from rowtier.profile.vocabulary import Vocabulary
 from rowtier.tables import Table
@@ -43,7 +44,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which steps of the data to take."""
+    """Which steps of the data to take: all of them, or some that the seed draws."""
 
     step_samples: int
     steps: int | None = None
@@ -54,7 +55,7 @@ def windows(source: Source, features: Sequence[str], wanted: Wanted) -> Iterator
     """The chunks of the data with the steps that are wanted."""
     chosen, last = _choose(source, wanted)
     at = 0
-    for chunk, path, done in _chunks(source, features):
+    for chunk, path, done in chunks_of(source, features):
         pieces = _pieces(at, chunk.samples, wanted.step_samples, chosen)
         if pieces:
             yield Window(chunk, path, chunk.first_sample, pieces, done)
@@ -79,14 +80,28 @@ def _choose(source: Source, wanted: Wanted) -> tuple[Container[int], int | None]
     return frozenset(drawn.tolist()), int(drawn.max())
 
 
-def _chunks(source: Source, features: Sequence[str]) -> Iterator[tuple[Chunk, str, float]]:
-    """Chunks with their file, and the share of the data that is done with them."""
+def chunks_of(
+    source: Source, features: Sequence[str], numbers: Ints | None = None
+) -> Iterator[tuple[Chunk, str, float]]:
+    """Chunks with their file, and the share of the data that is done with them.
+
+    Given the `numbers` of some samples, ascending, parts that have none of them are not read.
+    """
     weights = [max(1, part.weight_bytes) for part in source.parts]
     total, read = sum(weights), 0
     for part, weight in zip(source.parts, weights, strict=True):
-        for chunk in source.read(part, features):
-            yield chunk, part.path, (read + weight * chunk.done) / total
+        if numbers is None or _holds(part, numbers):
+            for chunk in source.read(part, features):
+                yield chunk, part.path, (read + weight * chunk.done) / total
         read += weight
+
+
+def _holds(part: Part, numbers: Ints) -> bool:
+    """Whether some of the samples may lie in a part."""
+    if part.samples is None:
+        return True
+    edges = np.searchsorted(numbers, (part.first_sample, part.first_sample + part.samples))
+    return bool(edges[1] > edges[0])
 
 
 def _pieces(at: int, samples: int, step_samples: int, chosen: Container[int]) -> tuple[Piece, ...]:

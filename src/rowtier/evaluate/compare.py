@@ -233,7 +233,8 @@ def compare(
     `baselines` are methods, planned on the first plan's statistics and cluster; one that does
     not fit is left out and named. All are measured under the same `options`. With `data` every
     plan is replayed on it, and `replaying` goes to `replay`: `batch_size`, `steps`, `seed`,
-    `after` and so on.
+    `before`, `after`, `time`, `batches` and so on. Without `batches`, samples come in the order
+    that the first plan was made for.
     """
     if not plans:
         raise UserError("there is no plan to compare; give at least one")
@@ -242,6 +243,8 @@ def compare(
         _check_alike(first_name, first, name, plan)
     if replaying and data is None:
         raise UserError(f"{', '.join(replaying)}: only for replaying; give data too")
+    if data is not None and replaying.get("batches") is None:
+        replaying["batches"] = getattr(first, "batches", "shuffled")
     made, notes = _on_one_curve(plans)
     left_out = {}
     for method in baselines:

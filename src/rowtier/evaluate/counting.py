@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from rowtier.evaluate.replay_kernels import (
 )
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats, Ints
-from rowtier.tables import OutOfRange
+from rowtier.tables import OutOfRange, Table
 
 
 @dataclass(eq=False)
@@ -72,6 +72,7 @@ class OpenStep:
     samples: int = 0
     home_samples: int = 0
     unseen: int = 0
+    unseen_lookups: int = 0
 
 
 @dataclass(eq=False)
@@ -84,6 +85,8 @@ class Counter:
     on_out_of_range: OutOfRange | None = None  # None: what each table says
     lookups: int = 0
     unseen: int = 0  # rows, step by step, that the profile never saw
+    unseen_lookups: int = 0  # on those rows
+    outside: int = 0  # ids that a table has no row for
     _open: dict[int, OpenStep] = field(default_factory=dict)
     _numbers: dict[int, int] = field(default_factory=dict)
 
@@ -109,13 +112,24 @@ class Counter:
         """Samples of a step, all devices together."""
         return self.batch_size * self.tree.devices
 
+    def check(self, window: Window) -> None:
+        """Refuse ids that a table has no row for, where that is a mistake."""
+        for homes in self.homes:
+            table = homes.table.with_policy(self.on_out_of_range)
+            if table.on_out_of_range != "error" or table.ids not in ("as_is", "vocabulary"):
+                continue
+            for name in table.features:
+                if name in window.chunk.features:
+                    bags_of(table, name, window, self.plan.vocabularies.get(table.name))
+
     def add(self, window: Window) -> list[tuple[int, StepFacts]]:
         """Count a window; the steps that it completed, with their numbers."""
         away = np.zeros(window.chunk.samples, dtype=np.bool_)
         for index, homes in enumerate(self.homes):
             table = homes.table.with_policy(self.on_out_of_range)
             vocabulary = self.plan.vocabularies.get(table.name)
-            bags = [bags_of(table, name, window, vocabulary) for name in table.features]
+            read = self._noting_outside(window, table)
+            bags = [bags_of(table, name, read, vocabulary) for name in table.features]
             for piece in window.pieces:
                 self._count(index, bags, piece, away[piece.start : piece.stop])
         done = []
@@ -126,6 +140,17 @@ class Counter:
             if step.samples == self.step_samples:
                 done.append((piece.step, self._finish(self._open.pop(piece.step))))
         return done
+
+    def _noting_outside(self, window: Window, table: Table) -> Window:
+        """The window, once the ids are counted that the table has no row for."""
+        if table.on_out_of_range == "error" or table.ids != "as_is":
+            return window
+        features = {name: window.chunk.features[name] for name in table.features}
+        for ids in features.values():
+            if isinstance(ids.values, np.ndarray):
+                outside = (ids.values < 0) | (ids.values >= table.num_embeddings)
+                self.outside += int(np.count_nonzero(outside))
+        return replace(window, chunk=replace(window.chunk, features=features))
 
     def _step(self, number: int) -> OpenStep:
         if number not in self._open:
@@ -153,10 +178,12 @@ class Counter:
             for bags in features:
                 cut = (*bags.cut(start, stop), first, stop - start, self.batch_size)
                 here = away[start - piece.start : stop - piece.start]
-                step.unseen += count_lookups(
+                rows, lookups = count_lookups(
                     *cut, self._first_reader(piece), self.shape, homes.state, facts, counts,
                     distinct, here,
                 )  # fmt: skip
+                step.unseen += rows
+                step.unseen_lookups += lookups
                 for view, found in zip(homes.views, sums, strict=True):
                     count_sums(
                         *cut, self._bag, self.shape, homes.state, facts, view.inside,
@@ -213,6 +240,7 @@ class Counter:
             amounts.add(dense)
             step.tables[index] += dense.totals(0, 0)
         self.unseen += step.unseen
+        self.unseen_lookups += step.unseen_lookups
         self.lookups += int(step.distinct.sum())
         ids, forward, sync, sync_ids = (Flow(*found) for found in amounts.flows)
         backward = forward.back * float(self.options.training)

@@ -7,7 +7,6 @@ chance: see `intervals.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,9 +21,14 @@ from rowtier.evaluate.counting import Counter
 from rowtier.evaluate.figures import Label, StepFacts, frame_of, label_columns
 from rowtier.evaluate.intervals import intervals
 from rowtier.evaluate.predict import Prediction, predict
+from rowtier.evaluate.replay_warnings import warnings_of
+from rowtier.evaluate.replayed import PERCENTILES, Figure
+from rowtier.evaluate.shuffled import Listener, shuffled_windows
 from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
+from rowtier.profile.forecast import knows_neighbours
+from rowtier.profile.rarefaction import BATCHES, Batches
 from rowtier.profile.readers import Between, Edge, Source, TimeWindow, open_source
 from rowtier.tables import OutOfRange
 
@@ -32,51 +36,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Progress = Callable[[float], None]
-PERCENTILES = (50, 90, 99)
-_CHANCE = 10.0  # unseen rows expected, none found: the data is what was profiled
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure of a step, replayed and predicted. Percentiles: only of a step, tier or level."""
-
-    label: Label
-    replayed: float  # mean over the steps
-    spread: float  # standard deviation from step to step
-    worst: float
-    predicted: float
-    low: float  # where the replayed mean is expected, predicted ± chance
-    high: float
-    events: float  # how many were counted in all steps, at least
-    percentiles: tuple[float, float, float] | None = None
-
-    @property
-    def error(self) -> float:
-        """How far the prediction is off, as a share of what was replayed."""
-        if self.replayed:
-            return self.predicted / self.replayed - 1
-        return math.inf if self.predicted else 0.0
-
-    @property
-    def as_expected(self) -> bool:
-        """Whether chance alone explains the error."""
-        return self.low <= self.replayed <= self.high
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same facts for machines."""
-        label, error = self.label, self.error
-        shown = dict(zip((f"p{p}" for p in PERCENTILES), self.percentiles or (), strict=False))
-        return {
-            **{name: getattr(label, name) for name in ("kind", "of", "name", "at", "unit")},
-            "replayed": self.replayed,
-            "predicted": self.predicted,
-            "error": error if math.isfinite(error) else None,
-            "low": self.low,
-            "high": self.high,
-            "spread": self.spread,
-            "worst": self.worst,
-            **shown,
-        }
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,6 +50,9 @@ class Replay:
     figures: tuple[Figure, ...]
     worst: StepFacts  # the slowest step
     warnings: tuple[str, ...] = ()
+    unseen_lookups: int = 0  # on rows that the profile never saw
+    out_of_range: int = 0  # ids that a table has no row for
+    batches: Batches = "shuffled"
 
     @property
     def step_s(self) -> float:
@@ -128,6 +90,9 @@ class Replay:
             "samples": self.samples,
             "lookups": self.lookups,
             "unseen_rows": self.unseen,
+            "unseen_lookups": self.unseen_lookups,
+            "out_of_range": self.out_of_range,
+            "batches": self.batches,
             "batch_size": self.prediction.plan.profile.batch_size,
             "step_s": self.step_s,
             "figures": [figure.to_dict() for figure in self.figures],
@@ -161,42 +126,61 @@ def replay(
     *,
     before: Edge | None = None,
     time: str | None = None,
+    batches: Batches | None = None,
     options: CostOptions = DEFAULTS,
     on_out_of_range: OutOfRange | None = None,
 ) -> Replay:
     """Count what a plan's placement does on real batches, step by step.
 
-    A step takes `batch_size` samples (the plan's, if not given) for every device, one run of
-    consecutive samples each. `before` and `after` take a window of the data: shares of its
-    samples or, with `time`, values of that column. With fewer `steps` than there are, `seed`
-    draws which of them are taken; they are replayed in the order of the data. Batches of an
-    iterator, whose length only reading tells, give their first steps.
-    `on_out_of_range` is for all tables, instead of what each of them says.
+    A step takes `batch_size` samples (the plan's, if not given) for every device. With
+    `batches="shuffled"` they are drawn from anywhere in the data, each sample at most once;
+    "in_time_order" they follow each other; if not given, it is what the plan was made for.
+    `before` and `after` take a window of the data: shares of its samples or, with `time`, values
+    of that column. `steps` are so many only, drawn by `seed`; batches of an iterable whose
+    length only reading tells give their first steps. `on_out_of_range` is for all tables,
+    instead of what each of them says.
     """
     _check(plan, batch_size, steps)
-    prediction = predict(plan, options, batch_size=batch_size)
+    batches = _order(plan, batches)
+    known = batches == "shuffled" or all(knows_neighbours(stats) for stats in plan.profile.stats)
+    expected: Batches = batches if known else "shuffled"
+    prediction = predict(plan, options, batch_size=batch_size, batches=expected)
     profile = prediction.plan.profile
     counter = Counter(plan, profile.batch_size, options, on_out_of_range)
     features = list(dict.fromkeys(name for table, _ in plan for name in table.features))
     source = TimeWindow(before, after, time).of(open_source(data, features))
     wanted = Wanted(counter.step_samples, steps, seed)
-    tally = _Tally(prediction.labels)
-    for window in windows(source, features, wanted):
+    tally, told = _Tally(prediction.labels), list[str]()
+    if not known:
+        told.append(
+            "predictions are for shuffled batches: the profile does not know which samples are "
+            "neighbours; profile the data in its order, without --sample"
+        )
+    if batches == "shuffled":
+        listener = Listener(counter.check, told.append, progress or _ignore)
+        found = shuffled_windows(source, features, wanted, listener)
+    else:
+        found = windows(source, features, wanted)
+    for window in found:
         for _, facts in counter.add(window):
             tally.add(facts)
         if progress is not None:
             progress(tally.share(steps, window.done))
     if not tally.steps:
         raise _no_step(plan, profile.batch_size, counter.step_samples, source)
+    figures = tuple(tally.figures(prediction))
     return Replay(
         prediction,
         tally.steps,
         tally.steps * counter.step_samples,
         counter.lookups,
         counter.unseen,
-        tuple(tally.figures(prediction)),
+        figures,
         tally.worst_step,
-        tuple(_warnings(prediction.plan, source, counter, tally.steps)),
+        (*told, *warnings_of(prediction.plan, source, counter, tally.steps, figures, batches)),
+        counter.unseen_lookups,
+        counter.outside,
+        batches,
     )
 
 
@@ -212,6 +196,19 @@ def _check(plan: Plan, batch_size: int | None, steps: int | None) -> None:
             raise UserError(f"{name} {value}: give a whole number, 1 or more")
 
 
+def _order(plan: Plan, batches: Batches | None) -> Batches:
+    """The order of samples that was asked for, or else the one that the plan was made for."""
+    if batches is None:
+        return plan.profile.batches
+    if batches not in BATCHES:
+        raise UserError(f"batches {batches!r}: accepted are {', '.join(BATCHES)}")
+    return batches
+
+
+def _ignore(_: float) -> None:
+    """Progress that nobody watches."""
+
+
 def _no_step(plan: Plan, batch_size: int, step_samples: int, source: Source) -> UserError:
     count = source.samples
     there = "too few samples" if count is None else f"{count:,} samples, too few"
@@ -221,29 +218,6 @@ def _no_step(plan: Plan, batch_size: int, step_samples: int, source: Source) -> 
         f"{batch_size:,} for each of {plan.cluster.num_devices:,} devices. Give more data, or a "
         "smaller --batch-size"
     )
-
-
-def _warnings(plan: Plan, source: Source, counter: Counter, steps: int) -> Iterator[str]:
-    """Whether the data looks like what was profiled.
-
-    Data that is new looks up rows that the profile never saw, and the profile itself tells
-    how many to expect. If all rows were seen, only the number of samples can tell.
-    """
-    stats = plan.profile.stats
-    expected = steps * sum(
-        entry.curve.widths[entry.curve.stops > entry.touched] @ np.minimum(
-            1.0, counter.step_samples * entry.lookups_per_sample * entry.curve.probabilities
-        )[entry.curve.stops > entry.touched]
-        for entry in stats
-    )  # fmt: skip
-    same_length = source.parts[0].first_sample == 0 and all(
-        source.samples == entry.samples for entry in stats
-    )
-    if counter.unseen == 0 and (expected > _CHANCE or same_length):
-        yield (
-            "this looks like the data that the plan was made from: what was counted there comes "
-            "true by itself. Replay other data, or profile the first half and replay --after 50%"
-        )
 
 
 class _Tally:

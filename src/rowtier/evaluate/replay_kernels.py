@@ -98,9 +98,10 @@ def count_lookups(
     counts: Ints,
     distinct: Ints,
     away: NDArray[np.bool_],
-) -> int:
-    """Count the lookups of consecutive samples of a step; how many rows the profile never saw.
+) -> tuple[int, int]:
+    """Count the lookups of samples of a step.
 
+    Returns how many rows the profile never saw, and how many lookups are on those.
     `counts[layer, class, device, i]` are lookups that were the first of no group (i = 0), or
     of groups up to level i − 1. `first_reader` is the number of the step's first device
     among the readers of all steps. `away[sample]` says that some row lies elsewhere.
@@ -108,7 +109,7 @@ def count_lookups(
     sizes, layers = shape.sizes, state.shape[1] - 1
     levels = len(sizes)
     starts = np.empty(levels, dtype=np.int64)
-    device, until, at, unseen = -1, -1, 0, 0
+    device, until, at, unseen, unseen_lookups = -1, -1, 0, 0, 0
     reader = np.int32(0)
     for index in range(samples):
         sample = first_sample + index
@@ -136,12 +137,13 @@ def count_lookups(
                     continue
                 kind = code & _MASK
                 counts[layer, kind, device, fresh] += 1
-                if layer == 0 and fresh == levels and code < SEEN:
-                    unseen += 1
+                if layer == 0 and code < SEEN:
+                    unseen_lookups += 1
+                    unseen += fresh == levels
                 if not away[index]:
                     size = sizes[facts[layer, kind, LEVEL]]
                     away[index] = facts[layer, kind, POSITION] != device % size
-    return unseen
+    return unseen, unseen_lookups
 
 
 @compiled

@@ -109,10 +109,15 @@ def distinct_of(
     return Amount(value, value * (low / value) ** z, value * (high / value) ** z)
 
 
+def knows_neighbours(stats: TableStats) -> bool:
+    """Whether it is known how many distinct rows neighbouring samples have."""
+    ladder = stats.distinct_rows
+    return ladder is not None and math.isfinite(ladder.locality_at(1))
+
+
 def check_locality(stats: TableStats, batches: Batches) -> None:
     """Refuse to speak of neighbours where nobody knows them."""
-    ladder = stats.distinct_rows
-    if batches == "shuffled" or (ladder is not None and math.isfinite(ladder.locality_at(1))):
+    if batches == "shuffled" or knows_neighbours(stats):
         return
     raise UserError(
         f"batches {batches}: the profile does not know which samples of table "

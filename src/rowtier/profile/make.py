@@ -105,14 +105,16 @@ def make_profile(
     KeyedJaggedTensors or of dicts feature → (values, lengths).
     """
     options = options or ProfileOptions()
+    if options.first_sample is not None and options.first_sample < 0:
+        raise UserError(f"first_sample {options.first_sample}: give a whole number, 0 or more")
     if not isinstance(tables, Tables):
         tables = Tables.load(tables)
     tables = tables.with_policy(options.on_out_of_range)
     features = [name for table in tables for name in table.features]
     window = TimeWindow(options.before, options.after, options.time)
     source = window.of(open_source(data, features))
-    if options.first_sample is not None and source.parts:
-        source = Shifted(source, options.first_sample - source.parts[0].first_sample)
+    if options.first_sample:
+        source = Shifted(source, options.first_sample)
     if options.sample < 1:
         source = Sampled(source, Sample(options.sample, options.seed))
     if not source.parts:

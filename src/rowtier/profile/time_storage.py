@@ -89,7 +89,9 @@ def bins_table(known: Mapping[str, Windows]) -> pa.Table:
     lookups = [known[name].bins[found] for name, found in parts.items()]
     return pa.table(
         {
-            "table": pa.array([n for n, size in zip(known, sizes, strict=True) for _ in range(size)]),
+            "table": pa.array(
+                [n for n, size in zip(known, sizes, strict=True) for _ in range(size)]
+            ),
             "slice": np.concatenate([none, *slices]),
             "bits": np.concatenate([none, *(bits for _, bits in parts.values())]),
             "lookups": np.concatenate([none, *lookups]),

@@ -171,16 +171,12 @@ def _count_lines(part: Part) -> int:
 
 def _filled_lines(text: bytes) -> int:
     """How many of some whole lines are not empty."""
-    if not text:
-        return 0
     raw: NDArray[np.uint8] = np.frombuffer(text, dtype=np.uint8)
-    ends = raw == _NEWLINE
-    starts = np.empty_like(ends)  # whether a line begins here
-    starts[0], starts[1:] = True, ends[:-1]
-    empty = int(np.count_nonzero(ends & starts))
-    if b"\r" in text:
-        empty += int(np.count_nonzero(starts[:-1] & (raw[:-1] == _RETURN) & ends[1:]))
-    return int(np.count_nonzero(ends)) - empty
+    ends = np.flatnonzero(raw == _NEWLINE)
+    bytes_before = np.diff(ends, prepend=-1) - 1
+    short = ends[bytes_before == 1]
+    empty = np.count_nonzero(bytes_before == 0) + np.count_nonzero(raw[short - 1] == _RETURN)
+    return len(ends) - int(empty)
 
 
 def _columns_of(part: Part) -> tuple[str, ...]:
