@@ -11,6 +11,7 @@ from rowtier.plan.bags import Bags
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.checkpoint import load_checkpoint, save_checkpoint
 from rowtier.runtime.counters import Counters, Totals
+from rowtier.runtime.file_batches import FileBatch, ParquetBatches
 from rowtier.runtime.memory import Disk
 from rowtier.runtime.module import EmbeddingOptimizer, JaggedRows, ShardedEmbeddings
 from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
@@ -25,8 +26,10 @@ __all__ = [
     "Counters",
     "Disk",
     "EmbeddingOptimizer",
+    "FileBatch",
     "JaggedRows",
     "LostRankError",
+    "ParquetBatches",
     "Pipeline",
     "Remapper",
     "RowwiseAdagrad",
