@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from rowtier.plan.options import PlanOptions
     from rowtier.plan.plan import Certificate, Plan
     from rowtier.profile.curve import Curve
+    from rowtier.profile.ids import rows_of
     from rowtier.profile.make import ProfileOptions, make_profile
     from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
+    from rowtier.profile.vocabulary import Vocabulary
     from rowtier.report.html import Report, make_report
     from rowtier.synth.make import WORKLOADS, make_workload
     from rowtier.tables import Table, Tables
@@ -57,6 +59,7 @@ _HOME = {
     "METHODS": "plan.make", "PlanOptions": "plan.options", "make_plan": "plan.make",
     "Certificate": "plan.plan", "Plan": "plan.plan",
     "Curve": "profile.curve",
+    "rows_of": "profile.ids", "Vocabulary": "profile.vocabulary",
     "FeatureStats": "profile.profile", "Profile": "profile.profile",
     "RowCounts": "profile.profile", "TableStats": "profile.profile",
     "ProfileOptions": "profile.make", "make_profile": "profile.make",
@@ -97,6 +100,7 @@ __all__ = [
     "Tables",
     "Tier",
     "UserError",
+    "Vocabulary",
     "__version__",
     "compare",
     "diff",
@@ -108,6 +112,7 @@ __all__ = [
     "make_workload",
     "predict",
     "replay",
+    "rows_of",
 ]
 
 

@@ -10,10 +10,12 @@ from pydantic import Field
 from rowtier.errors import Mistake, UserError
 from rowtier.fields import Count, Name, PositiveCount
 from rowtier.files import Noun, duplicates, mappings
+from rowtier.units import parse_count
 
 DType = Literal["fp32", "fp16", "bf16"]
 Pooling = Literal["sum", "mean", "none"]
-IdMapping = Literal["as_is", "modulo", "hash"]
+IdMapping = Literal["as_is", "modulo", "hash", "hashed", "vocabulary"]
+OutOfRange = Literal["error", "clip", "drop", "hash"]
 Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad", "adam"]
 
 _ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
@@ -32,13 +34,31 @@ class Table(Noun):
     optimizer: Optimizer = "rowwise_adagrad"
     ids: IdMapping = "as_is"  # how an id of the data becomes a row
     hash_seed: Count = 0
+    on_out_of_range: OutOfRange = "error"  # what becomes of an id that has no row
+    min_count: PositiveCount = 1  # of a vocabulary: rarer ids get no row of their own
+    num_shared: Count = 1  # of a vocabulary: the last rows, which all other ids share
 
     @classmethod
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
-        """A feature may read a table once."""
+        """A feature may read a table once, and a vocabulary needs rows for its ids."""
         features = data.get("features")
         for index, name in duplicates(features if isinstance(features, (list, tuple)) else ()):
             yield Mistake(f"features[{index}]", name, "stands twice; name each feature once")
+        yield from _vocabulary_mistakes(data)
+
+    @property
+    def num_own(self) -> int:
+        """Rows that ids of a vocabulary may have for themselves."""
+        return self.num_embeddings - self.num_shared
+
+    def with_policy(self, on_out_of_range: OutOfRange | None) -> Table:
+        """The same table with another policy for ids that have no row; None changes nothing."""
+        if on_out_of_range in (None, self.on_out_of_range):
+            return self
+        changed = self.model_copy(update={"on_out_of_range": on_out_of_range})
+        for mistake in _vocabulary_mistakes(changed.to_data()):
+            raise UserError(f"table {self.name!r}: {mistake}")
+        return changed
 
     @property
     def item_bytes(self) -> int:
@@ -96,6 +116,31 @@ class Table(Noun):
         )
 
 
+def _vocabulary_mistakes(data: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Settings that only a vocabulary has, and one that it cannot have."""
+    if data.get("ids", "as_is") != "vocabulary":
+        for key in ("min_count", "num_shared"):
+            if key in data and _whole(data[key]) not in (1, None):
+                hint = "is for a vocabulary; drop it, or write `ids: vocabulary`"
+                yield Mistake(key, data[key], hint)
+        return
+    rows, shared = _whole(data.get("num_embeddings")), _whole(data.get("num_shared", 1))
+    if rows is not None and shared is not None and shared >= rows:
+        hint = f"must be less than num_embeddings, {rows}: ids need rows of their own"
+        yield Mistake("num_shared", shared, hint)
+    if data.get("on_out_of_range") == "clip":
+        hint = "an id that is not in a vocabulary has no nearest row; write error, drop or hash"
+        yield Mistake("on_out_of_range", "clip", hint)
+
+
+def _whole(value: object) -> int | None:
+    """A whole number as a file may hold it; None if it is none, which is reported elsewhere."""
+    try:
+        return parse_count(str(value))
+    except UserError:
+        return None
+
+
 class _EnumMember(Protocol):
     @property
     def name(self) -> str: ...
@@ -126,6 +171,13 @@ class Tables(Noun):
         """Table names are unique."""
         for index, name in duplicates(t.get("name") for _, t in mappings(data, "tables")):
             yield Mistake(f"tables[{index}].name", name, "stands twice; every table needs its own")
+
+    def with_policy(self, on_out_of_range: OutOfRange | None) -> Tables:
+        """The same tables with another policy for ids that have no row; None changes nothing."""
+        if on_out_of_range is None:
+            return self
+        changed = tuple(table.with_policy(on_out_of_range) for table in self.tables)
+        return Tables(batch_size=self.batch_size, tables=changed)
 
     def __iter__(self) -> Iterator[Table]:  # type: ignore[override]
         return iter(self.tables)

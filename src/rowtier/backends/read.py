@@ -74,7 +74,7 @@ def from_plan(
     origin = {"devices": {str(rank): devices[rank] for rank in sorted(devices)}, "tables": said}
     return Plan(
         plan.method, plan.bands, plan.cluster, plan.profile, plan.made_for, plan.order,
-        origin={ORIGIN: origin},
+        origin={ORIGIN: origin}, vocabularies=plan.vocabularies,
     )  # fmt: skip
 
 

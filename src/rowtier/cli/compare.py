@@ -9,6 +9,7 @@ import typer
 
 from rowtier.cli import show
 from rowtier.cli.names import shortened, unique
+from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.cli.predict import IdsOption, WeightedOption, cost_options, more
 from rowtier.units import parse_share
 
@@ -49,6 +50,7 @@ def command(
             help="With --data: skip this first part, such as the 50% that was profiled.",
         ),
     ] = None,
+    on_out_of_range: OutOfRangeOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every holder.")] = False,
@@ -59,7 +61,13 @@ def command(
 
     loaded, baselines = _sorted_out(plans)
     options = cost_options(next(iter(loaded.values())), ids, weighted)
-    wishes = {"batch_size": batch_size, "steps": steps, "after": after, "seed": seed or None}
+    wishes = {
+        "batch_size": batch_size,
+        "steps": steps,
+        "after": after,
+        "seed": seed or None,
+        "on_out_of_range": checked_policy(on_out_of_range),
+    }
     replaying: dict[str, Any] = {key: wish for key, wish in wishes.items() if wish is not None}
     with show.progress(f"replaying {data}", quiet=json or data is None) as progress:
         if data is not None:

@@ -9,6 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from rowtier.cli import show
+from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.units import parse_bytes, parse_share
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
 
 MAX_TABLES = 30
 DEFAULT_CUT = 0.1
-POLICIES = ("error", "clip", "drop", "hash")
-
 
 CutOption = Annotated[
     float,
@@ -64,12 +63,15 @@ def measure(
         str | None,
         typer.Option(help="For `profile merge`: this data is the first or second half of a whole."),
     ] = None,
-    on_out_of_range: Annotated[
-        str,
+    on_out_of_range: OutOfRangeOption = None,
+    vocabulary: Annotated[
+        Path | None,
         typer.Option(
-            help="What to do with an id the table has no row for: error, clip, drop, hash."
+            metavar="FOLDER",
+            help="For tables with `ids: vocabulary`: take the vocabularies of this profile or plan "
+            "folder, instead of building them from the data.",
         ),
-    ] = "error",
+    ] = None,
     cut: CutOption = DEFAULT_CUT,
     workers: Annotated[int, typer.Option(min=1, help="Processes that count.")] = 1,
     memory: Annotated[
@@ -101,11 +103,12 @@ def measure(
         sample=sample,
         seed=seed,
         half=_one_of("--half", half, "first", "second"),
-        on_out_of_range=_one_of("--on-out-of-range", on_out_of_range, *POLICIES),
+        on_out_of_range=checked_policy(on_out_of_range),
         workers=workers,
         memory_bytes=memory,
         dask=dask,
         resume=resume,
+        vocabulary=vocabulary,
     )
     described = Tables.load(tables)
     with show.progress(f"profiling {data}", quiet=json) as progress:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from rowtier.cli import show
+from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.cli.predict import IdsOption, TraceOption, WeightedOption, cost_options, more
 from rowtier.units import parse_share
 
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
 
 MAX_HOLDERS = 8
 MAX_TABLES = 8
-POLICIES = ("error", "clip", "drop", "hash")
 
 
 def command(
@@ -40,12 +40,7 @@ def command(
             help="Skip this first part of the data, such as the 50% that was profiled.",
         ),
     ] = "0%",  # type: ignore[assignment]
-    on_out_of_range: Annotated[
-        str,
-        typer.Option(
-            help="What to do with an id the table has no row for: error, clip, drop, hash."
-        ),
-    ] = "error",
+    on_out_of_range: OutOfRangeOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every figure.")] = False,
@@ -53,15 +48,10 @@ def command(
     json: show.JsonOption = False,
 ) -> None:
     """Count accesses, distinct rows and bytes of real batches, beside what was predicted."""
-    from rowtier.errors import UserError
     from rowtier.evaluate.replay import replay
     from rowtier.plan.plan import Plan
 
-    if on_out_of_range not in POLICIES:
-        raise UserError(
-            f"--on-out-of-range {on_out_of_range!r}: accepted are {', '.join(POLICIES)}"
-        )
-    policy = cast(Literal["error", "clip", "drop", "hash"], on_out_of_range)
+    policy = checked_policy(on_out_of_range)
     loaded = Plan.load(plan)
     options = cost_options(loaded, ids, weighted)
     with show.progress(f"replaying {data}", quiet=json) as progress:

@@ -14,4 +14,4 @@ def plan_baseline(method: str, plan: Plan) -> Plan:
     With the plan's row order, blocks of row ids are as hot as they really are.
     """
     made = make_plan(plan.profile, plan.cluster, method)
-    return replace(made, order=plan.order, made_for=plan.made_for)
+    return replace(made, order=plan.order, made_for=plan.made_for, vocabularies=plan.vocabularies)

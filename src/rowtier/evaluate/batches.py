@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rowtier.errors import UserError
-from rowtier.profile.ids import OutOfRange, first_outside, hash_ints, hash_strings, hashed_rows
-from rowtier.profile.readers import Chunk, Ids, Source
+from rowtier.profile.ids import Where, checked_rows
+from rowtier.profile.readers import Chunk, Source
 from rowtier.profile.readers.base import Ints
+from rowtier.profile.vocabulary import Vocabulary
 from rowtier.tables import Table
 
 _NO_LENGTHS = np.empty(0, dtype=np.int64)
@@ -139,52 +140,13 @@ class Bags:
 
 
 def bags_of(
-    table: Table, feature: str, window: Window, on_out_of_range: OutOfRange = "error"
+    table: Table, feature: str, window: Window, vocabulary: Vocabulary | None = None
 ) -> Bags:
     """The rows that a feature's ids stand for."""
     ids = window.chunk.features[feature]
-    rows, lengths = _rows(table, feature, ids, window), ids.lengths
-    if int(first_outside(rows, table.num_embeddings)) >= 0:
-        rows, lengths = _mended(table, feature, rows, ids, window, on_out_of_range)
+    where = Where(feature, window.path, window.first_sample, ids.lengths)
+    found = checked_rows(table, ids.values, vocabulary, where)
+    lengths = found.lengths(ids.lengths)
     if lengths is None:
-        return Bags(rows, _NO_LENGTHS, False, _NO_LENGTHS)
-    return Bags(rows, lengths, True, np.concatenate(([0], np.cumsum(lengths))))
-
-
-def _rows(table: Table, feature: str, ids: Ids, window: Window) -> Ints:
-    if isinstance(ids.values, np.ndarray):
-        if table.ids == "hash":
-            return hashed_rows(hash_ints(ids.values, np.uint64(table.hash_seed)), table)
-        return ids.values % table.num_embeddings if table.ids == "modulo" else ids.values
-    if table.ids != "hash":
-        example = ids.values[0].as_py() if len(ids.values) else ""
-        raise UserError(
-            f"{window.path}: column {feature!r} holds strings such as {example!r}, and table "
-            f"{table.name!r} takes ids {table.ids}: replay the data that the plan is for"
-        )
-    return hashed_rows(hash_strings(ids.values, table.hash_seed), table)
-
-
-def _mended(
-    table: Table, feature: str, rows: Ints, ids: Ids, window: Window, policy: OutOfRange
-) -> tuple[Ints, Ints | None]:
-    """Rows with those that the table does not have treated as the policy says."""
-    if policy == "clip":
-        return np.clip(rows, 0, table.num_embeddings - 1), ids.lengths
-    outside = (rows < 0) | (rows >= table.num_embeddings)
-    if policy == "hash":
-        hashed = hashed_rows(hash_ints(rows[outside], np.uint64(table.hash_seed)), table)
-        rows = rows.copy()
-        rows[outside] = hashed
-        return rows, ids.lengths
-    lengths = np.ones(ids.samples, np.int64) if ids.lengths is None else ids.lengths
-    sample = np.repeat(np.arange(ids.samples), lengths)
-    if policy == "drop":
-        return rows[~outside], lengths - np.bincount(sample[outside], minlength=ids.samples)
-    first = int(np.argmax(outside))
-    raise UserError(
-        f"{window.path}: feature {feature!r} has id {rows[first]} in sample "
-        f"{window.first_sample + sample[first]}, and table {table.name!r} has rows 0 to "
-        f"{table.num_embeddings - 1}: replay the data that the plan is for, or choose "
-        "--on-out-of-range clip, drop or hash"
-    )
+        return Bags(found.rows, _NO_LENGTHS, False, _NO_LENGTHS)
+    return Bags(found.rows, lengths, True, np.concatenate(([0], np.cumsum(lengths))))

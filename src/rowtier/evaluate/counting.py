@@ -29,7 +29,7 @@ from rowtier.evaluate.replay_kernels import (
 )
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats, Ints
-from rowtier.profile.ids import OutOfRange
+from rowtier.tables import OutOfRange
 
 
 @dataclass(eq=False)
@@ -81,7 +81,7 @@ class Counter:
     plan: Plan
     batch_size: int
     options: CostOptions
-    on_out_of_range: OutOfRange = "error"
+    on_out_of_range: OutOfRange | None = None  # None: what each table says
     lookups: int = 0
     unseen: int = 0  # rows, step by step, that the profile never saw
     _open: dict[int, OpenStep] = field(default_factory=dict)
@@ -113,8 +113,9 @@ class Counter:
         """Count a window; the steps that it completed, with their numbers."""
         away = np.zeros(window.chunk.samples, dtype=np.bool_)
         for index, homes in enumerate(self.homes):
-            names = homes.table.features
-            bags = [bags_of(homes.table, name, window, self.on_out_of_range) for name in names]
+            table = homes.table.with_policy(self.on_out_of_range)
+            vocabulary = self.plan.vocabularies.get(table.name)
+            bags = [bags_of(table, name, window, vocabulary) for name in table.features]
             for piece in window.pieces:
                 self._count(index, bags, piece, away[piece.start : piece.stop])
         done = []

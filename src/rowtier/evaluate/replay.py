@@ -25,8 +25,8 @@ from rowtier.evaluate.predict import Prediction, predict
 from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
-from rowtier.profile.ids import OutOfRange
 from rowtier.profile.readers import Source, open_source
+from rowtier.tables import OutOfRange
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -160,7 +160,7 @@ def replay(
     progress: Progress | None = None,
     *,
     options: CostOptions = DEFAULTS,
-    on_out_of_range: OutOfRange = "error",
+    on_out_of_range: OutOfRange | None = None,
 ) -> Replay:
     """Count what a plan's placement does on real batches, step by step.
 
@@ -168,6 +168,7 @@ def replay(
     consecutive samples each. `after` skips that share of the data. With fewer `steps` than
     there are, `seed` draws which of them are taken; they are replayed in the order of the
     data. Data whose length only reading tells (TSV, pt, iterators) gives its first steps.
+    `on_out_of_range` is for all tables, instead of what each of them says.
     """
     _check(plan, batch_size, steps, after)
     prediction = predict(plan, options, batch_size=batch_size)

@@ -166,7 +166,7 @@ def what_if(plan: Plan, changes: str | Iterable[str], options: PlanOptions | Non
     replanned, why_not = None, ""
     try:
         made = make_plan(profile, cluster, plan.method, options or PlanOptions.of(plan))
-        replanned = replace(made, order=plan.order)
+        replanned = replace(made, order=plan.order, vocabularies=plan.vocabularies)
     except InfeasibleError as error:
         why_not = str(error)
     moved = replace(plan, cluster=cluster, profile=profile)

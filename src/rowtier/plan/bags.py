@@ -1,21 +1,26 @@
 """Batches as users have them, brought into one form: ids, lengths and weights per feature.
 
-Arrays may be numpy's or torch's (on the host); a TorchRec KeyedJaggedTensor is read by its
-methods. Nothing here imports torch, so data loader workers stay light.
+Arrays may be numpy's, torch's (on the host) or Arrow's; ids are whole numbers or strings. A
+column has one id a sample or a list of them, and a null is no lookup. A TorchRec KeyedJaggedTensor
+is read by its methods. Nothing here imports torch, so data loader workers stay light.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
+from rowtier.profile.ids import Mask, Where, as_arrow, flat_ids, lengths_of
+from rowtier.profile.readers.arrays import flatten_lists, is_list
 
 Ints = NDArray[np.int64]
+Edges = Callable[[int], Ints]  # of so many ids
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +39,16 @@ class Bags:
 
 @dataclass(frozen=True, eq=False)
 class Jagged:
-    """The same with everything known: `values[edges[i]:edges[i + 1]]` is sample i."""
+    """The same with everything known: `values[edges[i]:edges[i + 1]]` is sample i.
 
-    values: NDArray[Any]
+    Lookups that were dropped, such as nulls, are in none of these.
+    """
+
+    values: Any  # whole numbers in a numpy array, or strings in an Arrow one
     edges: Ints
     weights: NDArray[np.float32] | None
     shape: tuple[int, ...] | None  # of values that came as a rectangle
+    kept: Mask | None = None  # of the lookups as they came; None: all of them
 
     @property
     def samples(self) -> int:
@@ -50,6 +59,18 @@ class Jagged:
     def lengths(self) -> Ints:
         """Ids per sample."""
         return np.diff(self.edges)
+
+    def with_values(self, values: Any, kept: Mask | None = None) -> Jagged:
+        """Other values for the same lookups, or for those that are `kept`."""
+        if kept is None:
+            return Jagged(values, self.edges, self.weights, self.shape, self.kept)
+        edges = edges_of(lengths_of(self.lengths, kept))
+        weights = None if self.weights is None else self.weights[kept]
+        before = kept
+        if self.kept is not None:
+            before = self.kept.copy()
+            before[before] = kept
+        return Jagged(values, edges, weights, self.shape, before)
 
 
 def jagged_batch(batch: Any, features: Iterable[str]) -> dict[str, Jagged]:
@@ -90,44 +111,96 @@ def _check_samples(samples: Mapping[str, int]) -> None:
 def _jagged(name: str, entry: Any) -> Jagged:
     if isinstance(entry, Jagged):
         return entry
-    if isinstance(entry, (tuple, list)) and 1 < len(entry) < 4:
+    if _is_parts(entry):
         entry = Bags(entry[0], entry[1], weights=entry[2] if len(entry) == 3 else None)
     if not isinstance(entry, Bags):
         entry = Bags(entry)
-    values = host_array(entry.values)
-    shape = values.shape if entry.lengths is None and entry.offsets is None else None
-    if values.ndim > 1 and shape is None:
+    values, edges, shape = _divided(name, entry)
+    ids, valid = flat_ids(values, Where(name))
+    count = len(ids) if valid is None else len(valid)
+    weights = None if entry.weights is None else host_array(entry.weights).reshape(-1)
+    if weights is not None and len(weights) != count:
+        raise UserError(f"feature {name!r}: {count} ids and {len(weights)} weights")
+    narrow = None if weights is None else np.ascontiguousarray(weights, dtype=np.float32)
+    jagged = Jagged(ids, edges(count), narrow, shape)
+    return jagged if valid is None else jagged.with_values(ids, valid)
+
+
+def _is_parts(entry: Any) -> bool:
+    """Whether an entry is values and lengths: a tuple, or a list, as collating makes of tuples.
+
+    A list of numbers, of strings or of lists is a column, with one entry a sample.
+    """
+    if isinstance(entry, tuple):
+        return 1 < len(entry) < 4
+    if not isinstance(entry, list) or not 1 < len(entry) < 4:
+        return False
+    return all(len(getattr(part, "shape", ())) == 1 for part in entry[1:]) and not isinstance(
+        entry[0], (int, str)
+    )
+
+
+def _divided(name: str, entry: Bags) -> tuple[Any, Edges, tuple[int, ...] | None]:
+    """Flat values, how they are divided among samples, and their shape if that is a rectangle."""
+    values = entry.values
+    if entry.lengths is None and entry.offsets is None:
+        return _column(name, values)
+    shape = getattr(values, "shape", ())
+    if len(shape) > 1:
         raise UserError(
-            f"feature {name!r}: values of shape {values.shape} beside lengths or offsets; give "
+            f"feature {name!r}: values of shape {tuple(shape)} beside lengths or offsets; give "
             "them flat, or leave the lengths away"
         )
-    if values.dtype.kind not in "iu":
-        raise UserError(f"feature {name!r}: ids must be whole numbers, these are {values.dtype}")
-    flat = values.reshape(-1)
-    weights = None if entry.weights is None else host_array(entry.weights).reshape(-1)
-    if weights is not None and len(weights) != len(flat):
-        raise UserError(f"feature {name!r}: {len(flat)} ids and {len(weights)} weights")
-    edges = _edges(name, entry, values)
-    narrow = None if weights is None else np.ascontiguousarray(weights, dtype=np.float32)
-    return Jagged(np.ascontiguousarray(flat), edges, narrow, shape)
-
-
-def _edges(name: str, entry: Bags, values: NDArray[Any]) -> Ints:
-    count = values.size
     if entry.lengths is not None:
         lengths = host_array(entry.lengths).astype(np.int64)
-        edges = np.zeros(len(lengths) + 1, dtype=np.int64)
-        np.cumsum(lengths, out=edges[1:])
-        if len(lengths) and lengths.min() < 0:
-            raise UserError(f"feature {name!r}: a length of {lengths.min()}; lengths are 0 or more")
-        if edges[-1] != count:
-            raise UserError(f"feature {name!r}: lengths add up to {edges[-1]}, ids are {count}")
-        return edges
-    if entry.offsets is not None:
-        return _from_offsets(name, host_array(entry.offsets).astype(np.int64), count)
-    samples = values.shape[0] if values.ndim else 1
+        return values, lambda count: _from_lengths(name, lengths, count), None
+    offsets = host_array(entry.offsets).astype(np.int64)
+    return values, lambda count: _from_offsets(name, offsets, count), None
+
+
+def _column(name: str, values: Any) -> tuple[Any, Edges, tuple[int, ...] | None]:
+    """A column with one entry a sample: an id, a list of them, or a row of a rectangle."""
+    if not isinstance(values, (list, pa.Array, pa.ChunkedArray)):
+        values = host_array(values)
+    if isinstance(values, np.ndarray) and not _holds_lists(values):
+        shape = values.shape
+        return values, lambda count: _equal_edges(shape[0] if shape else 1, count), shape
+    array = as_arrow([_on_host(v) for v in values] if isinstance(values, list) else values,
+                     Where(name))  # fmt: skip
+    if not is_list(array.type):
+        size = len(array)
+        return array, lambda count: _equal_edges(size, count), (size,)
+    flat, found = flatten_lists(array)
+    lengths = np.ones(len(array), dtype=np.int64) if found is None else found
+    return flat, lambda count: _from_lengths(name, lengths, count), None
+
+
+def _holds_lists(values: NDArray[Any]) -> bool:
+    if values.dtype != object or values.ndim != 1:
+        return False
+    return any(isinstance(value, (list, tuple, np.ndarray)) for value in values)
+
+
+def _on_host(value: Any) -> Any:
+    """An entry of a list; tensors become numbers or arrays."""
+    if not hasattr(value, "detach"):
+        return value
+    array = host_array(value)
+    return array if array.ndim else array.item()
+
+
+def _equal_edges(samples: int, count: int) -> Ints:
     each = count // samples if samples else 0
     return np.arange(samples + 1, dtype=np.int64) * each
+
+
+def _from_lengths(name: str, lengths: Ints, count: int) -> Ints:
+    edges = edges_of(lengths)
+    if len(lengths) and lengths.min() < 0:
+        raise UserError(f"feature {name!r}: a length of {lengths.min()}; lengths are 0 or more")
+    if edges[-1] != count:
+        raise UserError(f"feature {name!r}: lengths add up to {edges[-1]}, ids are {count}")
+    return edges
 
 
 def _from_offsets(name: str, offsets: Ints, count: int) -> Ints:
@@ -137,6 +210,13 @@ def _from_offsets(name: str, offsets: Ints, count: int) -> Ints:
             f"ids, {count}: one entry more than samples, as with include_last_offset=True"
         )
     return offsets
+
+
+def edges_of(lengths: Ints) -> Ints:
+    """Where each sample begins, and where the last one ends."""
+    edges = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=edges[1:])
+    return edges
 
 
 def host_array(values: Any) -> NDArray[Any]:

@@ -22,6 +22,7 @@ from rowtier.tables import Table
 
 if TYPE_CHECKING:
     from rowtier.plan.remap import Remapper
+    from rowtier.profile.vocabulary import Vocabulary
 
 GIGA = 1e9
 
@@ -121,6 +122,7 @@ class Plan:
     certificate: Certificate | None = None
     origin: Mapping[str, Any] = field(default_factory=dict)
     constraints: Constraints | None = None  # that it keeps to
+    vocabularies: Mapping[str, Vocabulary] = field(default_factory=dict)  # by table
 
     @classmethod
     def build(
@@ -136,7 +138,17 @@ class Plan:
         if profile.form == "counted":
             order = {s.table.name: s.counts.rows for s in profile.stats if s.counts is not None}
         made_for = MadeFor(profile=profile.fingerprint, cluster=cluster.fingerprint)
-        return cls(method, bands, cluster, profile.to_curve(), made_for, order, certificate)
+        words = {s.table.name: s.vocabulary for s in profile.stats if s.vocabulary is not None}
+        return cls(
+            method,
+            bands,
+            cluster,
+            profile.to_curve(),
+            made_for,
+            order,
+            certificate,
+            vocabularies=words,
+        )
 
     def __iter__(self) -> Iterator[tuple[Table, tuple[Band, ...]]]:
         for stats in self.profile.stats:
@@ -145,7 +157,7 @@ class Plan:
     @cached_property
     def fingerprint(self) -> str:
         """A short hash of the placement and of what it was made for."""
-        facts = {
+        facts: dict[str, Any] = {
             "method": self.method,
             "bands": {name: [b.to_data() for b in bands] for name, bands in self.bands.items()},
             "made_for": self.made_for.to_data(),
@@ -154,6 +166,9 @@ class Plan:
             "origin": dict(self.origin),
             "constraints": self.constraints.to_data() if self.constraints else None,
         }
+        if self.vocabularies:
+            words = {name: found.fingerprint for name, found in self.vocabularies.items()}
+            facts["vocabularies"] = words
         arrays = (
             [] if self.order is None else [self.order[s.table.name] for s in self.profile.stats]
         )
@@ -184,11 +199,23 @@ class Plan:
             )
         return rows_by_rank(self.order[table], self.profile[table].table.num_embeddings)
 
-    def remapper(self) -> Remapper:
-        """What turns ids into addresses, for data loader workers: needs no torch.distributed."""
+    def rows_of(self, table: str, ids: Any) -> NDArray[np.int64]:
+        """The rows that ids stand for in a table; −1 is no lookup. See `rowtier.rows_of`."""
+        from rowtier.profile.ids import rows_of
+
+        known = [stats.table.name for stats in self.profile.stats]
+        if table not in known:
+            raise UserError(f"the plan has no table {table!r}; it has {', '.join(known[:8])}")
+        return rows_of(self.profile[table].table, ids, self.vocabularies.get(table))
+
+    def remapper(self, *, rows: bool = False) -> Remapper:
+        """What turns ids into addresses, for data loader workers: needs no torch.distributed.
+
+        With `rows` batches hold rows already, as `rows_of` makes them (−1: no lookup).
+        """
         from rowtier.plan.remap import Remapper
 
-        return Remapper.of(self)
+        return Remapper.of(self, rows=rows)
 
     def save(self, folder: StrPath) -> None:
         """Write a plan folder; an earlier plan there is replaced in one step."""

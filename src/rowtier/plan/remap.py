@@ -11,12 +11,13 @@ of a data loader get the file's name when the remapper is pickled.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -27,8 +28,15 @@ from rowtier.band import Band, layers_of
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.plan.bags import Jagged, jagged_batch
-from rowtier.profile.ids import hash_ints, hashed_rows
+from rowtier.profile.ids import (
+    Where,
+    numbers_of,
+    settled_numbers,
+    settled_rows,
+    unchecked_rows,
+)
 from rowtier.profile.order import rows_by_rank
+from rowtier.profile.vocabulary import VocabularyIndex
 from rowtier.tables import Table
 
 if TYPE_CHECKING:
@@ -68,6 +76,7 @@ class TableMap:
     table: Table
     address: Addresses
     layers: tuple[Addresses | None, ...]  # None: the same address
+    vocabulary: VocabularyIndex | None = None
 
     def rows(self) -> Ints:
         """The row at each address."""
@@ -97,16 +106,18 @@ class Remapper:
     >>> loader = DataLoader(data, collate_fn=lambda samples: remap(collate(samples)), …)
     """
 
-    def __init__(self, path: str, specs: tuple[_Spec, ...], *, owner: bool):
-        self.path, self._specs = path, specs
+    def __init__(
+        self, path: str, specs: tuple[_Spec, ...], rows: bool = False, *, owner: bool = False
+    ):
+        self.path, self._specs, self._holds_rows = path, specs, rows
         self._file = np.memmap(path, dtype=np.uint8, mode="r")
         self.tables = {spec.table.name: spec.open(self._file) for spec in specs}
         self.reads = reads_of(spec.table for spec in specs)
         self._end = weakref.finalize(self, _remove, path) if owner else None
 
     @classmethod
-    def of(cls, plan: Plan) -> Remapper:
-        """Build the tables of a plan in a new memory file."""
+    def of(cls, plan: Plan, *, rows: bool = False) -> Remapper:
+        """Build the tables of a plan in a new memory file; with `rows` for batches of rows."""
         if plan.order is None:
             raise UserError(
                 "the plan has no row order, because it was made from a curve, so nobody knows "
@@ -114,7 +125,7 @@ class Remapper:
                 "tables.yaml -o profile/`, and plan from that"
             )
         _sweep()
-        specs = tuple(_specs(plan))
+        specs = tuple(_specs(plan, rows))
         handle, path = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_folder())
         try:
             os.truncate(handle, max(1, specs[-1].stop))
@@ -122,7 +133,7 @@ class Remapper:
             for spec in specs:
                 spec.fill(memory, plan)
             memory.flush()
-            return cls(path, specs, owner=True)
+            return cls(path, specs, rows, owner=True)
         except BaseException:
             _remove(path)
             raise
@@ -135,10 +146,10 @@ class Remapper:
             self._end()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self.path, self._specs)
+        return _attach, (self.path, self._specs, self._holds_rows)
 
     def __call__(self, batch: Any) -> Addressed:
-        """The same batch with addresses for ids; a row that a table has not is an error."""
+        """The same batch with addresses for ids; what has no row is treated as its table says."""
         if isinstance(batch, Addressed):
             return batch
         found = jagged_batch(batch, dict.fromkeys(read.feature for read in self.reads))
@@ -147,24 +158,31 @@ class Remapper:
     def _addressed(self, read: Read, jagged: Jagged) -> Jagged:
         table_map = self.tables[read.table.name]
         table, ids = table_map.table, jagged.values
-        if table.ids != "as_is":
-            wide = ids.astype(np.int64)
-            hashed = table.ids == "hash"
-            ids = (
-                hashed_rows(hash_ints(wide, np.uint64(table.hash_seed)), table)
-                if hashed
-                else wide % table.num_embeddings
-            )
-        found = np.empty(len(ids), dtype=table_map.address.dtype)
-        bad = int(look_up(ids, table_map.address, found))
-        if bad >= 0:
-            sample = int(np.searchsorted(jagged.edges, bad, side="right")) - 1
-            raise UserError(
-                f"feature {read.feature!r} has id {ids[bad]} in sample {sample} of the batch, and "
-                f"table {table.name!r} has rows 0 to {table.num_embeddings - 1}: mend the data, or "
-                "say `ids: modulo` or `ids: hash` for the table and profile again"
-            )
-        return Jagged(found, jagged.edges, jagged.weights, jagged.shape)
+        where = Where(read.feature, lengths=jagged.lengths)
+        if self._holds_rows:
+            rows = numbers_of(table, ids, where)
+        else:
+            rows = unchecked_rows(table, ids, table_map.vocabulary, where)
+        found, kept = np.empty(len(rows), dtype=table_map.address.dtype), None
+        if int(look_up(rows, table_map.address, found)) >= 0:
+            settle = settled_numbers if self._holds_rows else settled_rows
+            settled = settle(table, rows, ids, where)
+            found, kept = np.asarray(table_map.address[settled.rows]), settled.kept
+        return _without_gaps(read, jagged.with_values(found, kept))
+
+
+def _without_gaps(read: Read, jagged: Jagged) -> Jagged:
+    """A rectangle that lost lookups is none any more, which only a pooled table can bear."""
+    if jagged.shape is None or len(jagged.values) == math.prod(jagged.shape):
+        return jagged
+    if read.table.pooling == "none":
+        sample = int(np.argmax(jagged.lengths < math.prod(jagged.shape[1:])))
+        raise UserError(
+            f"feature {read.feature!r}: sample {sample} of the batch has a null or an id that is "
+            f"dropped, and table {read.table.name!r} gives a row for every id of a rectangle: give "
+            "lists, or (ids, lengths), which may have gaps"
+        )
+    return replace(jagged, shape=None)
 
 
 @compiled
@@ -181,26 +199,48 @@ def look_up(ids: NDArray[Any], table: NDArray[Any], found: NDArray[Any]) -> int:
 
 @dataclass(frozen=True)
 class _Spec:
-    """Where a table's arrays lie in the file."""
+    """Where a table's arrays lie in the file: addresses, then the vocabulary's index."""
 
     table: Table
     start: int
     item_bytes: int
     own: tuple[bool, ...]  # per layer: whether it orders rows in its own way
+    index: tuple[tuple[str, int], ...] = ()  # type and length of the index's arrays
+
+    @property
+    def index_start(self) -> int:
+        size = (1 + sum(self.own)) * self.table.num_embeddings * self.item_bytes
+        return _aligned(self.start + size)
 
     @property
     def stop(self) -> int:
-        return self.start + (1 + sum(self.own)) * self.table.num_embeddings * self.item_bytes
+        start = self.index_start
+        for dtype, length in self.index:
+            start = _aligned(start + length * np.dtype(dtype).itemsize)
+        return start
 
     def _arrays(self, memory: NDArray[np.uint8]) -> Iterator[Addresses]:
         dtype, size = f"i{self.item_bytes}", self.table.num_embeddings * self.item_bytes
-        for start in range(self.start, self.stop, size):
+        for number in range(1 + sum(self.own)):
+            start = self.start + number * size
             yield memory[start : start + size].view(dtype)
+
+    def _index_arrays(self, memory: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
+        start = self.index_start
+        for dtype, length in self.index:
+            size = length * np.dtype(dtype).itemsize
+            yield memory[start : start + size].view(dtype)
+            start = _aligned(start + size)
 
     def open(self, memory: NDArray[np.uint8]) -> TableMap:
         address, *others = self._arrays(memory)
         further = iter(others)
-        return TableMap(self.table, address, tuple(next(further) if o else None for o in self.own))
+        layers = tuple(next(further) if o else None for o in self.own)
+        vocabulary = None
+        if self.index:
+            *ids, slots = self._index_arrays(memory)
+            vocabulary = VocabularyIndex(self.table.hash_seed, tuple(ids), slots)
+        return TableMap(self.table, address, layers, vocabulary)
 
     def fill(self, memory: NDArray[np.uint8], plan: Plan) -> None:
         order = plan.order
@@ -215,18 +255,40 @@ class _Spec:
             there = np.empty(len(rows), dtype=np.int64)
             there[_by_address(by_rank, layer)] = np.arange(len(rows))
             array[:] = there[rows]
+        if self.index:
+            index = plan.vocabularies[self.table.name].index(self.table.hash_seed)
+            parts = zip(self._index_arrays(memory), (*index.ids, index.slots), strict=True)
+            for place, part in parts:
+                place[:] = part
 
 
-def _specs(plan: Plan) -> Iterator[_Spec]:
+def _specs(plan: Plan, rows: bool) -> Iterator[_Spec]:
     start = 0
     for table, bands in plan:
         layers = layers_of(bands)
         blocks = [_blocks(layer) for layer in layers]
         item_bytes = 4 if table.num_embeddings <= 2**31 else 8
-        start = -(-start // 64) * 64
-        spec = _Spec(table, start, item_bytes, tuple(found != blocks[0] for found in blocks))
+        own = tuple(found != blocks[0] for found in blocks)
+        spec = _Spec(table, start, item_bytes, own, () if rows else _index_layout(plan, table))
         yield spec
         start = spec.stop
+
+
+def _index_layout(plan: Plan, table: Table) -> tuple[tuple[str, int], ...]:
+    """Type and length of every array of a vocabulary's index."""
+    if table.ids != "vocabulary":
+        return ()
+    if table.name not in plan.vocabularies:
+        raise UserError(
+            f"table {table.name!r} takes ids by a vocabulary, and the plan has none for it: plan "
+            "from the profile that was made with it, or make rows yourself and remap with rows=True"
+        )
+    index = plan.vocabularies[table.name].index(table.hash_seed)
+    return tuple((array.dtype.str, len(array)) for array in (*index.ids, index.slots))
+
+
+def _aligned(start: int) -> int:
+    return -(-start // 64) * 64
 
 
 def _blocks(layer: list[Band]) -> list[tuple[int, int]]:
@@ -241,13 +303,13 @@ def _by_address(by_rank: Ints, layer: list[Band]) -> Ints:
     return rows
 
 
-def _attach(path: str, specs: tuple[_Spec, ...]) -> Remapper:
+def _attach(path: str, specs: tuple[_Spec, ...], rows: bool) -> Remapper:
     if not Path(path).exists():
         raise UserError(
             f"{path}: the remap tables are gone; the process that made them has ended, or all its "
             "ranks have joined already. Call plan.remapper() and hand that to the workers"
         )
-    return Remapper(path, specs, owner=False)
+    return Remapper(path, specs, rows, owner=False)
 
 
 def _folder() -> str:

@@ -3,12 +3,13 @@
 plan.json       what people read and compare: bands, cluster, certificate, fingerprints
 curve/          the tables and bucketed statistics the plan was made from (a curve profile)
 order.bin       rank → row of the touched rows, one array per table; absent without rows
+vocabulary/     TABLE.parquet with row, id and count, where ids become rows by a vocabulary
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from pydantic import Field
@@ -35,6 +36,9 @@ from rowtier.plan.plan import Certificate, MadeFor, Plan
 from rowtier.profile.order import NarrowInts, RowOrder, narrow
 from rowtier.profile.profile import Profile
 
+if TYPE_CHECKING:
+    from rowtier.profile.vocabulary import Vocabulary
+
 MARKER = "plan.json"
 ORDER = "order.bin"
 CURVE = "curve"
@@ -58,6 +62,7 @@ class _PlanFile(Noun):
     cluster: Cluster
     origin: dict[str, Any] = Field(default_factory=dict)
     constraints: Constraints | None = None
+    vocabularies: dict[str, str] = Field(default_factory=dict)  # table → fingerprint
 
 
 def save(plan: Plan, folder: StrPath) -> None:
@@ -77,6 +82,8 @@ def save(plan: Plan, folder: StrPath) -> None:
         }
         if plan.constraints is not None:
             data["constraints"] = plan.constraints.to_data()
+        if plan.vocabularies:
+            data["vocabularies"] = _write_vocabularies(path, plan)
         write_atomic(path / MARKER, dump_json(data))
         plan.profile.save(path / CURVE)
 
@@ -101,6 +108,7 @@ def load(folder: StrPath) -> Plan:
         file.certificate,
         file.origin,
         file.constraints,
+        _read_vocabularies(path, profile, file),
     )
     mistakes = list(find_mistakes(plan))
     if file.cluster.fingerprint != file.made_for.cluster:
@@ -116,6 +124,29 @@ def load(folder: StrPath) -> Plan:
     if mistakes:
         raise InvalidError(path / MARKER, mistakes)
     return plan
+
+
+def _write_vocabularies(path: Path, plan: Plan) -> dict[str, str]:
+    from rowtier.profile.vocabulary import vocabulary_file
+
+    for name, words in plan.vocabularies.items():
+        words.save(vocabulary_file(path, plan.profile[name].table))
+    return {name: words.fingerprint for name, words in plan.vocabularies.items()}
+
+
+def _read_vocabularies(path: Path, profile: Profile, file: _PlanFile) -> dict[str, Vocabulary]:
+    """The vocabularies of all tables that need one; a plan without rows needs none."""
+    known = {stats.table.name: stats.table for stats in profile.stats}
+    unknown = sorted(set(file.vocabularies) - set(known))
+    if unknown:
+        hint = "the profile has no such table; drop it"
+        raise InvalidError(path / MARKER, [Mistake(f"vocabularies.{unknown[0]}", None, hint)])
+    needed = [t for t in known.values() if t.ids == "vocabulary" and file.order is not None]
+    if not needed:
+        return {}
+    from rowtier.profile.vocabulary import read_vocabulary
+
+    return {t.name: read_vocabulary(path, t, file.vocabularies.get(t.name)) for t in needed}
 
 
 def _write_order(path: Path, plan: Plan) -> dict[str, Any]:

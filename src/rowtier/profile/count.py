@@ -14,22 +14,23 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.profile.distinct import DistinctCounter
 from rowtier.profile.ids import (
-    Hashes,
     Ints,
-    OutOfRange,
+    Where,
+    as_int64,
     first_outside,
-    hash_ints,
-    hash_strings,
-    hashed_rows,
+    id_hashes,
+    lengths_of,
+    rows_outside,
+    unchecked_rows,
 )
 from rowtier.profile.legs import RowRange
 from rowtier.profile.order import NarrowInts, narrow_dtype
 from rowtier.profile.profile import FeatureStats, RowCounts, TableStats
 from rowtier.profile.readers.base import Chunk, Ids
+from rowtier.profile.vocabulary import Vocabulary
 from rowtier.tables import Table
 
 COUNTER_BYTES = 2  # one for each half of the data
@@ -77,9 +78,9 @@ class Place:
 class TableCounter:
     """Everything that is counted for one table."""
 
-    def __init__(self, table: Table, on_out_of_range: OutOfRange, rows: RowRange):
+    def __init__(self, table: Table, rows: RowRange, vocabulary: Vocabulary | None = None):
         self.table = table
-        self._policy = on_out_of_range
+        self._vocabulary = vocabulary
         self._first, stop = rows.of(table.num_embeddings)
         self._counters = (Counters(stop - self._first), Counters(stop - self._first))
         self._features = {name: FeatureCounter(name) for name in table.features}
@@ -88,16 +89,17 @@ class TableCounter:
     def add(self, feature: str, chunk: Chunk, where: Place) -> None:
         """Count one feature's ids of a chunk; `where` is named in an error."""
         ids, lengths = chunk.features[feature], None
-        rows = self._rows(ids, feature, where)
+        named = Where(feature, where.path, where.first_sample, ids.lengths)
+        rows = self._rows(ids, named)
         counters = self._counters[int(chunk.late)]
         counted = counters.add(rows, self._first)
         if counted < len(rows) and not self._all_rows_are_here(rows, counters):
             outside = (rows < 0) | (rows >= self.table.num_embeddings)
-            mended = self._mended(rows[outside], ids, feature, where)
-            if mended is None:
-                lengths = _lengths_without(ids, outside, chunk.samples)
+            settled = rows_outside(self.table, ids.values, outside, named)
+            if settled is None:
+                lengths = lengths_of(ids.lengths, ~outside)
             else:
-                counters.add(mended, self._first)
+                counters.add(settled, self._first)
         self._features[feature].add(chunk.samples, ids.lengths if lengths is None else lengths)
 
     def _all_rows_are_here(self, rows: Ints, counters: Counters) -> bool:
@@ -120,57 +122,14 @@ class TableCounter:
         distinct = None if self._distinct is None else self._distinct.finish()
         return TableStats.counted(self.table, samples, features, counts, distinct)
 
-    def _rows(self, ids: Ids, feature: str, where: Place) -> Ints:
-        """The rows of ids; taken as they are, some may be outside of the table."""
-        if not isinstance(ids.values, np.ndarray):
-            return self._hashed(self._hash_strings(ids, feature, where))
-        if self.table.ids == "hash":
-            return self._hashed(hash_ints(ids.values, np.uint64(self.table.hash_seed)))
-        if self.table.ids == "modulo":
-            assert self._distinct is not None
-            self._distinct.add(hash_ints(ids.values, np.uint64(self.table.hash_seed)))
-            return ids.values % self.table.num_embeddings
-        return ids.values
-
-    def _hashed(self, hashes: Hashes) -> Ints:
-        assert self._distinct is not None
-        self._distinct.add(hashes)
-        return hashed_rows(hashes, self.table)
-
-    def _hash_strings(self, ids: Ids, feature: str, where: Place) -> Hashes:
-        if self.table.ids != "hash":
-            example = ids.values[0].as_py() if len(ids.values) else ""
-            raise UserError(
-                f"{where.path}: column {feature!r} holds strings such as {example!r}, and table "
-                f"{self.table.name!r} takes ids {self.table.ids}; write `ids: hash` for the table"
-            )
-        return hash_strings(ids.values, self.table.hash_seed)
-
-    def _mended(self, outside: Ints, ids: Ids, feature: str, where: Place) -> Ints | None:
-        """The rows that ids outside of the table count for; None if they are dropped."""
-        last = self.table.num_embeddings - 1
-        if self._policy == "clip":
-            return np.clip(outside, 0, last)
-        if self._policy == "hash":
-            return hashed_rows(hash_ints(outside, np.uint64(self.table.hash_seed)), self.table)
-        if self._policy == "drop":
-            return None
-        assert isinstance(ids.values, np.ndarray)
-        first = int(first_outside(ids.values, self.table.num_embeddings))
-        sample = where.first_sample + _sample_of(first, ids.lengths)
-        raise UserError(
-            f"{where.path}: feature {feature!r} has id {outside[0]} in sample {sample}, and "
-            f"table {self.table.name!r} has rows 0 to {last}: raise num_embeddings, write "
-            "`ids: modulo` or `ids: hash` for the table, or choose --on-out-of-range clip, drop "
-            "or hash"
-        )
-
-
-def _lengths_without(ids: Ids, outside: NDArray[np.bool_], samples: int) -> Ints:
-    """How many ids each sample has, once some are dropped."""
-    lengths = np.ones(samples, dtype=np.int64) if ids.lengths is None else ids.lengths
-    dropped = np.bincount(np.repeat(np.arange(samples), lengths)[outside], minlength=samples)
-    return np.asarray(lengths - dropped)
+    def _rows(self, ids: Ids, where: Where) -> Ints:
+        """The rows of ids; an id without a row has one outside of the table."""
+        hashes = None
+        if self._distinct is not None:
+            hashes = id_hashes(self.table, ids.values)
+            self._distinct.add(hashes)
+        rows = unchecked_rows(self.table, ids.values, self._vocabulary, where, hashes)
+        return as_int64(rows)
 
 
 class Counters:
@@ -242,12 +201,6 @@ def merged_rows(parts: Sequence[RowCounts], num_embeddings: int) -> RowCounts:
     np.add.at(late, place, np.concatenate([part.late for part in parts]))
     order = np.argsort(-counts, kind="stable")
     return RowCounts(rows[order], counts[order], late[order])
-
-
-def _sample_of(position: int, lengths: Ints | None) -> int:
-    if lengths is None:
-        return position
-    return int(np.searchsorted(np.cumsum(lengths), position, side="right"))
 
 
 @compiled

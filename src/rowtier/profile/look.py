@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from rowtier.profile.collisions import sharing_ids
 from rowtier.profile.coverage import drift_overlap
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.units import show_bytes
@@ -63,7 +64,7 @@ def look_at(stats: TableStats) -> TableLook:
         spark=_spark(stats),
         wasted_bytes=stats.untouched * stats.table.stored_row_bytes,
         distinct_ids=distinct,
-        collisions=None if distinct is None else max(0, distinct - stats.touched),
+        collisions=None if stats.distinct is None else sharing_ids(stats),
         unseen_share=float(1 - curve.share(stats.touched)) if stats.lookups else 0.0,
         hot_set_change=_change(stats, served[0]),
         longest=max(lengths, default=0),
@@ -76,19 +77,19 @@ def alerts(look: TableLook) -> Iterator[str]:
     wasted = untouched > _WASTE_SHARE * look.rows and look.wasted_bytes > _WASTE_BYTES
     if wasted and look.unseen_share > _UNSEEN:
         yield (
-            f"{untouched / look.rows:.0%} of {look.name!r} was not touched, but "
+            f"{_percent(untouched / look.rows)} of {look.name!r} was not touched, but "
             f"{look.unseen_share:.1%} of lookups to come will be there: profile more data"
         )
     elif wasted:
         yield (
-            f"{untouched / look.rows:.0%} of {look.name!r} is never touched: "
+            f"{_percent(untouched / look.rows)} of {look.name!r} is never touched: "
             f"{show_bytes(look.wasted_bytes)} could be given back"
         )
     if look.hot_set_change is not None and look.hot_set_change > _CHANGED:
         yield f"hot set of {look.name!r} changed {look.hot_set_change:.0%} between halves"
     if look.collisions and look.distinct_ids and look.collisions > 0.1 * look.distinct_ids:
         yield (
-            f"{look.collisions / look.distinct_ids:.0%} of the ids of {look.name!r} share a row "
+            f"{_percent(look.collisions / look.distinct_ids)} of the ids of {look.name!r} share a row "
             "with another id: more rows would tell them apart"
         )
     if not look.lookups:
@@ -98,6 +99,15 @@ def alerts(look: TableLook) -> Iterator[str]:
 def look_at_all(profile: Profile) -> list[TableLook]:
     """Every table of a profile."""
     return [look_at(stats) for stats in profile.stats]
+
+
+def _percent(share: float) -> str:
+    """A share in percent; what is not all of it is not shown as 100 %."""
+    for digits in range(6):
+        text = f"{share:.{digits}%}"
+        if share >= 1 or float(text[:-1]) < 100:
+            return text
+    return "almost 100%"
 
 
 def _change(stats: TableStats, ranks: int) -> float | None:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any, Literal
@@ -22,12 +22,12 @@ from typing import Any, Literal
 from rowtier.errors import UserError
 from rowtier.files import StrPath, fingerprint_of
 from rowtier.profile.count import COUNTER_BYTES, Place, TableCounter
-from rowtier.profile.ids import OutOfRange
+from rowtier.profile.count_ids import Vocabularies, vocabularies_for, with_vocabularies
 from rowtier.profile.legs import FinishedLegs, Leg, RowRange
 from rowtier.profile.merge import merge_profiles
 from rowtier.profile.profile import Profile
 from rowtier.profile.readers import Sample, Sampled, Source, open_source
-from rowtier.tables import Tables
+from rowtier.tables import OutOfRange, Tables
 from rowtier.units import show_bytes
 
 Progress = Callable[[float], None]
@@ -37,16 +37,21 @@ LEGS_PER_WORKER = 4
 
 @dataclass(frozen=True)
 class ProfileOptions:
-    """How to profile. Only the sample and the policy for ids change the result."""
+    """How to profile. Only the sample, the policy for ids and a vocabulary change the result.
+
+    `on_out_of_range` is for all tables, instead of what each of them says. `vocabulary` is an
+    earlier profile or plan folder (or table name → `Vocabulary`) whose vocabularies are used.
+    """
 
     sample: float = 1.0
     seed: int = 0
     half: Literal["first", "second"] | None = None  # of a larger whole that this data is part of
-    on_out_of_range: OutOfRange = "error"
+    on_out_of_range: OutOfRange | None = None
     workers: int = 1
     memory_bytes: int | None = None  # for counters; half of this machine's, if not given
     dask: str | None = None  # address of a Dask scheduler
     resume: bool = False
+    vocabulary: StrPath | Vocabularies | None = None
 
 
 @dataclass(frozen=True)
@@ -55,8 +60,8 @@ class Job:
 
     source: Source
     tables: Tables
-    on_out_of_range: OutOfRange
     half: Literal["first", "second"] | None = None
+    vocabularies: Vocabularies = field(default_factory=dict)
 
     @property
     def features(self) -> list[str]:
@@ -65,7 +70,8 @@ class Job:
 
     def fingerprint(self, legs: list[Leg]) -> str:
         """Changes whenever the result of a leg would."""
-        asked = [self.tables.fingerprint, self.on_out_of_range, self.half, self.source.kind]
+        words = {name: found.fingerprint for name, found in self.vocabularies.items()}
+        asked = [self.tables.fingerprint, words, self.half, self.source.kind]
         parts = [asdict(part) for part in self.source.parts]
         return fingerprint_of([asked, parts, [leg.name for leg in legs]])
 
@@ -86,20 +92,23 @@ def make_profile(
     options = options or ProfileOptions()
     if not isinstance(tables, Tables):
         tables = Tables.load(tables)
+    tables = tables.with_policy(options.on_out_of_range)
     features = [name for table in tables for name in table.features]
     source = open_source(data, features)
     if options.sample < 1:
         source = Sampled(source, Sample(options.sample, options.seed))
     if not source.parts:
         raise _no_samples(data)
-    job = Job(source, tables, options.on_out_of_range, options.half)
+    vocabularies, progress = vocabularies_for(source, tables, options.vocabulary, progress)
+    job = Job(source, tables, options.half, vocabularies)
     legs = plan_legs(job, options)
     finished = finished or FinishedLegs()
     report = _Report(job, legs, progress)
     if options.dask is not None:
         from rowtier.profile.on_dask import profile_on_dask
 
-        return profile_on_dask(job, legs, options.dask, report.leg_done)
+        found = profile_on_dask(job, legs, options.dask, report.leg_done)
+        return with_vocabularies(found, vocabularies)
     name = job.fingerprint(legs)
     finished.begin(name, options.resume)
     open_legs = []
@@ -113,7 +122,7 @@ def make_profile(
     profile = merge_profiles(finished.profiles(legs))
     if not any(stats.samples for stats in profile.stats):
         raise _no_samples(data)
-    return profile
+    return with_vocabularies(profile, vocabularies)
 
 
 def _no_samples(data: StrPath | Iterable[Any]) -> UserError:
@@ -148,7 +157,7 @@ def plan_legs(job: Job, options: ProfileOptions) -> list[Leg]:
 def count_leg(job: Job, leg: Leg, done: Callable[[int, float], None] | None = None) -> Profile:
     """Count the parts of a leg, for the rows of its shard; `done` is told part and share."""
     first = leg.rows.index == 0  # samples and lengths are those of the first pass
-    counters = [TableCounter(t, job.on_out_of_range, leg.rows) for t in job.tables]
+    counters = [TableCounter(t, leg.rows, job.vocabularies.get(t.name)) for t in job.tables]
     samples = 0
     for index in range(leg.start, leg.stop):
         part = job.source.parts[index]

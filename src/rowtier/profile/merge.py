@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from rowtier.errors import MismatchError, UserError
 from rowtier.profile.count import merged_rows
@@ -25,6 +26,8 @@ def merge_profiles(profiles: Iterable[Profile]) -> Profile:
             )
         if other.form != "counted" or first.form != "counted":
             raise UserError("a curve profile does not know its rows; merge counted profiles")
+    for other in parts[1:]:
+        _check_vocabularies(first, other)
     if len(parts) == 1:
         return first
     columns = zip(*(part.stats for part in parts), strict=True)
@@ -41,7 +44,20 @@ def _merge_table(parts: Sequence[TableStats]) -> TableStats:
         if part.distinct is not None:
             distinct = part.distinct if distinct is None else distinct.merge(part.distinct)
     samples = sum(part.samples for part in parts)
-    return TableStats.counted(table, samples, features, counts, distinct)
+    merged = TableStats.counted(table, samples, features, counts, distinct)
+    return replace(merged, vocabulary=parts[0].vocabulary)
+
+
+def _check_vocabularies(first: Profile, other: Profile) -> None:
+    """Refuse parts in which the same row stands for different ids."""
+    for ours, theirs in zip(first.stats, other.stats, strict=True):
+        found = [s.vocabulary.fingerprint if s.vocabulary else None for s in (ours, theirs)]
+        if found[0] != found[1]:
+            raise MismatchError(
+                f"profile {first.fingerprint} and profile {other.fingerprint} have different "
+                f"vocabularies of table {ours.table.name!r}, so their rows stand for different "
+                "ids: profile one part first, and the others with --vocabulary and its folder"
+            )
 
 
 def _merge_feature(parts: Sequence[FeatureStats]) -> FeatureStats:

@@ -19,6 +19,7 @@ from rowtier.tables import Table, Tables
 
 if TYPE_CHECKING:
     from rowtier.profile.distinct import DistinctIds
+    from rowtier.profile.vocabulary import Vocabulary
 
 
 class FeatureStats(Noun):
@@ -107,6 +108,7 @@ class TableStats:
     counts: RowCounts | None = None
     distinct: DistinctIds | None = None  # before hashing; None where ids are rows
     seen_rows: int | None = None  # touched rows, where `counts` does not say
+    vocabulary: Vocabulary | None = None  # where ids become rows by one
 
     @classmethod
     def counted(
@@ -209,6 +211,8 @@ class TableStats:
         if self.distinct is not None:
             facts["distinct_ids"] = self.distinct.count
             facts["distinct_ids_exact"] = self.distinct.exact
+        if self.vocabulary is not None:
+            facts["vocabulary"] = self.vocabulary.fingerprint
         return facts | {"features": [feature.to_data() for feature in self.features]}
 
 

@@ -3,6 +3,7 @@
 profile.json               what people read: tables, samples, features
 counts/TABLE.parquet       counted: row, count, late; hottest first, ties by row
     distinct/TABLE.parquet     where ids are hashed: the distinct ids' hashes, or a sketch of them
+    vocabulary/TABLE.parquet   where ids become rows by one: row, id, count
 curves.parquet             curve: table, stop, lookups
 """
 
@@ -39,6 +40,7 @@ from rowtier.tables import Table, Tables
 
 if TYPE_CHECKING:
     from rowtier.profile.distinct import DistinctIds
+    from rowtier.profile.vocabulary import Vocabulary
 
 MARKER = "profile.json"
 CURVES = "curves.parquet"
@@ -50,6 +52,7 @@ class _Facts(Noun):
     touched: Count
     distinct_ids: Count | None = None
     distinct_ids_exact: bool | None = None
+    vocabulary: str | None = None  # its fingerprint
     features: tuple[FeatureStats, ...]
 
 
@@ -91,6 +94,8 @@ def save(profile: Profile, folder: StrPath) -> None:
                 _write_counts(stats.counts, path / _file("counts", stats.table))
                 if stats.distinct is not None:
                     _write_distinct(stats.distinct, path / _file("distinct", stats.table))
+                if stats.vocabulary is not None:
+                    stats.vocabulary.save(path / _file("vocabulary", stats.table))
         else:
             pq.write_table(_curve_table(profile), path / CURVES)
 
@@ -119,8 +124,16 @@ def load(folder: StrPath, whole: bool = True) -> Profile:
         if facts.distinct_ids is not None:
             distinct = _read_distinct(path / _file("distinct", table))
         seen = None if counts is not None else facts.touched
+        words = _read_vocabulary(path, table, facts, whole and file.form == "counted")
         found = TableStats(
-            table, facts.samples, facts.features, curve, counts, distinct, seen_rows=seen
+            table,
+            facts.samples,
+            facts.features,
+            curve,
+            counts,
+            distinct,
+            seen_rows=seen,
+            vocabulary=words,
         )
         stats.append(found)
     mistakes = [
@@ -173,6 +186,15 @@ def _read_distinct(path: Path) -> DistinctIds:
         return DistinctIds(_numpy(read_columns(path, {"hash": pa.uint64()})["hash"]))
     registers = _numpy(read_columns(path, {"register": pa.uint8()})["register"])
     return DistinctIds(None, registers)
+
+
+def _read_vocabulary(path: Path, table: Table, facts: _Facts, needed: bool) -> Vocabulary | None:
+    """The vocabulary of a table that has one; parts of a profile need none of their own."""
+    if facts.vocabulary is None and not (needed and table.ids == "vocabulary"):
+        return None
+    from rowtier.profile.vocabulary import read_vocabulary
+
+    return read_vocabulary(path, table, facts.vocabulary)
 
 
 def _curve_table(profile: Profile) -> pa.Table:

@@ -39,6 +39,7 @@ class RunOptions:
 
     `gradients`: "mean" divides the sum over all ranks by their number, as DDP and TorchRec
     do; "sum" does not. `ids`: "narrow" sends 4 bytes an id where the table allows.
+    `rows`: batches hold rows, made with `plan.rows_of`, in place of ids.
     `tiers` maps tier names to folders, or `Disk`s; all others are RAM.
     """
 
@@ -48,6 +49,7 @@ class RunOptions:
     local_world_size: int | None = None
     seed: int = 0
     init: Init | None = None
+    rows: bool = False
 
     def __post_init__(self) -> None:
         for name, accepted in (("gradients", ("mean", "sum")), ("ids", ("narrow", "wide"))):
@@ -79,7 +81,7 @@ class Engine:
         self.world = World.of(plan.cluster, group, options.local_world_size)
         self.wire = Wire(self.world)
         self.wire.meet()
-        self.remapper = _shared_remapper(plan, self.wire)
+        self.remapper = _shared_remapper(plan, self.wire, options.rows)
         self.pieces = pieces_of(plan, self.world)
         every = [piece for layers in self.pieces.values() for layer in layers for piece in layer]
         self.counters = Counters(self.world, every)
@@ -327,29 +329,28 @@ def chosen_optimizers(
     return {kind: by_kind.get(kind) or KINDS[kind]() for kind in wanted}
 
 
-def _shared_remapper(plan: Plan, wire: Wire) -> Remapper:
+def _shared_remapper(plan: Plan, wire: Wire, rows: bool) -> Remapper:
     """One set of remap tables per node: its first rank makes them, the others map them."""
     world = wire.world
     if world.group is None:
-        remapper = Remapper.of(plan)
+        remapper = Remapper.of(plan, rows=rows)
         remapper.forget()
         return remapper
-    return _join(plan, wire)
+    return _join(plan, wire, rows)
 
 
-def _join(plan: Plan, wire: Wire) -> Remapper:
+def _join(plan: Plan, wire: Wire, rows: bool) -> Remapper:
     import socket
 
     world = wire.world
     names: list[Any] = [None] * world.size
     dist.all_gather_object(names, socket.gethostname(), group=world.group)
     first = names.index(names[world.rank])  # the first rank on this machine
-    mine = Remapper.of(plan) if first == world.rank else None
+    mine = Remapper.of(plan, rows=rows) if first == world.rank else None
     made: list[Any] = [None] * world.size
     dist.all_gather_object(made, None if mine is None else mine.__reduce__()[1], group=world.group)
     if mine is None:
-        path, specs = made[first]
-        mine = Remapper(path, specs, owner=False)
+        mine = Remapper(*made[first], owner=False)
     wire.barrier()
     mine.forget()
     return mine

@@ -46,6 +46,10 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     per feature `[batch, dim]` for pooled tables, `JaggedRows` for others (`[batch, length,
     dim]` for a rectangle); for a KeyedJaggedTensor what the unsharded TorchRec module returns.
 
+    Ids are whole numbers or strings, in tensors, numpy or Arrow arrays or lists; what happens to
+    them is said by the tables of the plan. A null is no lookup. With `rows` batches hold rows
+    already, made with `plan.rows_of`.
+
     As in TorchRec, weights of a KeyedJaggedTensor count only if `is_weighted` is set;
     `from_module` takes that over from the collection.
 
@@ -68,9 +72,10 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         local_world_size: int | None = None,
         seed: int = 0,
         init: Init | None = None,
+        rows: bool = False,
     ):
         super().__init__()
-        options = RunOptions(gradients, ids, dict(tiers or {}), local_world_size, seed, init)
+        options = RunOptions(gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows)
         chosen = chosen_optimizers(plan, optimizer)
         self.engine = Engine(plan, chosen, process_group, options)
         self.is_weighted = False
@@ -294,6 +299,7 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
         trip, outputs = engine.forward(batch, keep_rows=bool(weighted))
         ctx.module, ctx.trip, ctx.weighted, ctx.used = module, trip, weighted, False
         addressed = batch.batch if isinstance(batch, Asked) else batch
+        ctx.kept = {key: addressed[key].kept for key in weighted}
         return tuple(_split(module, addressed, outputs))
 
     @staticmethod
@@ -307,7 +313,7 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
         module, trip = ctx.module, ctx.trip
         joined = _joined(module, grads)
         engine = module.engine
-        of_weights = _weight_grads(module, trip, joined, ctx.weighted) if ctx.weighted else []
+        of_weights = _weight_grads(module, trip, joined, ctx.kept) if ctx.weighted else []
         engine.backward(trip, joined)
         ctx.trip = None
         return (None, None, None, None, *of_weights)
@@ -349,9 +355,9 @@ def _array(tensor: torch.Tensor) -> Floats:
 
 
 def _weight_grads(
-    module: ShardedEmbeddings, trip: Trip, grads: list[Floats], weighted: list[str]
+    module: ShardedEmbeddings, trip: Trip, grads: list[Floats], kept: Mapping[str, Any]
 ) -> list[torch.Tensor]:
-    """Gradients of lookups' weights: row times gradient of its bag."""
+    """Gradients of lookups' weights: row times gradient of its bag; zero if it was dropped."""
     found: dict[str, torch.Tensor] = {}
     for lookups, grad in zip(trip.lookups, grads, strict=True):
         out, at = np.zeros(len(lookups.address), dtype=np.float32), 0
@@ -365,12 +371,21 @@ def _weight_grads(
             size = int(lookups.edges[(index + 1) * bags]) - at
             found[read.key] = torch.from_numpy(out[at : at + size])
             at += size
-    return [found[key] for key in weighted]
+    return [_at(found[key], mask) for key, mask in kept.items()]
+
+
+def _at(grad: torch.Tensor, kept: NDArray[np.bool_] | None) -> torch.Tensor:
+    """Gradients of lookups as those of all weights that were given."""
+    if kept is None:
+        return grad
+    whole = torch.zeros(len(kept), dtype=grad.dtype)
+    whole[torch.from_numpy(kept)] = grad
+    return whole
 
 
 def _device_of(batch: Any) -> torch.device:
     values = next(iter(batch.values()), None) if isinstance(batch, Mapping) else batch.values()
-    if isinstance(values, (tuple, list)):
+    if isinstance(values, (tuple, list)) and values:
         values = values[0]
     values = getattr(values, "values", values)
     return values.device if isinstance(values, torch.Tensor) else torch.device("cpu")

@@ -19,7 +19,7 @@ from rowtier.profile.readers import Chunk, Ids, Source, open_source
 def lists_of(ids: Ids) -> list[list[Any]]:
     """The ids of every sample."""
     if isinstance(ids.values, np.ndarray):
-        assert ids.values.dtype == np.int64
+        assert ids.values.dtype in (np.int64, np.uint64)
         assert ids.values.ndim == 1
     else:
         assert ids.values.type == pa.large_string()

@@ -288,9 +288,12 @@ def test_a_feature_is_of_one_kind_in_all_files(tmp_path: Path) -> None:
     assert samples_of(open_source(tmp_path, ["f"]), ["f"])["f"] == [[1], [], []]
 
 
-def test_ids_above_63_bits_are_refused(tmp_path: Path) -> None:
-    big = write(tmp_path / "a.parquet", {"f": pa.array([1, 2**63], pa.uint64())})
-    refused(big, ["f"], str(big), "f", str(2**63), "2^63 - 1")
+def test_ids_above_63_bits_keep_their_value(tmp_path: Path) -> None:
+    big = pa.chunked_array([[1, 2], [2**63, None], [2**64 - 1]], pa.uint64())
+    path = write(tmp_path / "a.parquet", {"f": big})
+    found = samples_of(open_source(path, ["f"]), ["f"])["f"]
+    assert found == [[1], [2], [2**63], [], [2**64 - 1]]
+    assert from_arrow(big, path, "f").values.dtype == np.uint64
 
 
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake
 from rowtier.files import StrPath
-from rowtier.profile.readers.base import Ids, Ints
+from rowtier.profile.readers.base import Ids, Ints, Unsigned
 
 ACCEPTED = (
     "ids are whole numbers (int8 to uint64) or strings, one a sample or a list of them; "
@@ -21,7 +21,7 @@ LARGEST = 2**63 - 1
 
 def id_kind(kind: pa.DataType) -> Literal["int", "string", "null"] | None:
     """What the ids of an Arrow column are; None if it cannot hold ids."""
-    inner = kind.value_type if _is_list(kind) else kind
+    inner = kind.value_type if is_list(kind) else kind
     if pa.types.is_dictionary(inner):
         inner = inner.value_type
     if pa.types.is_integer(inner):
@@ -50,6 +50,13 @@ def to_int64(values: NDArray[Any], path: StrPath, feature: str) -> Ints:
     return values.astype(np.int64, copy=False)
 
 
+def to_ids(values: NDArray[Any], path: StrPath, feature: str) -> Ints | Unsigned:
+    """Any integers as int64; where one is 2⁶³ or more, all of them as uint64."""
+    if values.dtype == np.uint64 and len(values) and int(values.max()) > LARGEST:
+        return values
+    return to_int64(values, path, feature)
+
+
 def check_lengths(lengths: Ints, values: int, path: StrPath, feature: str) -> None:
     """Refuse lengths that do not divide up the values."""
     if len(lengths) and int(lengths.min()) < 0:
@@ -64,8 +71,8 @@ def check_lengths(lengths: Ints, values: int, path: StrPath, feature: str) -> No
 
 def _from_array(array: pa.Array, path: StrPath, feature: str) -> Ids:
     lengths = None
-    if _is_list(array.type):
-        array, lengths = _flatten(array)
+    if is_list(array.type):
+        array, lengths = flatten_lists(array)
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()  # before looking for nulls: it may hold one itself
     if _is_string(array.type) and not pa.types.is_large_string(array.type):
@@ -76,10 +83,10 @@ def _from_array(array: pa.Array, path: StrPath, feature: str) -> Ids:
         return Ids(array, lengths)
     if pa.types.is_null(array.type):
         return Ids(np.empty(0, dtype=np.int64), lengths)
-    return Ids(to_int64(array.to_numpy(), path, feature), lengths)
+    return Ids(to_ids(array.to_numpy(), path, feature), lengths)
 
 
-def _flatten(array: pa.Array) -> tuple[pa.Array, Ints | None]:
+def flatten_lists(array: pa.Array) -> tuple[pa.Array, Ints | None]:
     """All values of a list array that belong to it, and the length of every list."""
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
@@ -113,7 +120,10 @@ def _joined(pieces: list[Ids]) -> Ids:
     if any(piece.lengths is not None for piece in pieces):
         lengths = np.concatenate([_lengths(piece) for piece in pieces])
     if isinstance(pieces[0].values, np.ndarray):
-        return Ids(np.concatenate([piece.values for piece in pieces]), lengths)
+        values = [piece.values for piece in pieces]
+        if any(array.dtype == np.uint64 for array in values):  # numpy would make them floats
+            values = [array.astype(np.uint64) for array in values]
+        return Ids(np.concatenate(values), lengths)
     return Ids(pa.concat_arrays([piece.values for piece in pieces]), lengths)
 
 
@@ -121,7 +131,8 @@ def _lengths(ids: Ids) -> Ints:
     return np.ones(ids.samples, dtype=np.int64) if ids.lengths is None else ids.lengths
 
 
-def _is_list(kind: pa.DataType) -> bool:
+def is_list(kind: pa.DataType) -> bool:
+    """Whether a column holds lists."""
     # Not views of lists: nobody writes them, and pyarrow can abort the process on casting them.
     types = pa.types
     return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Ints = NDArray[np.int64]
+Unsigned = NDArray[np.uint64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,11 +24,12 @@ class Ids:
     """One feature's ids in a chunk: all ids in a row, and how many of them each sample has.
 
     `lengths` is None where every sample has exactly one id. A sample without the feature
-    has length 0. Ids are whole numbers, or strings in one Arrow array without nulls; where no
-    sample has any, they may be an empty array of numbers although other chunks hold strings.
+    has length 0. Ids are whole numbers (uint64 where one of them is 2⁶³ or more), or strings in
+    one Arrow array without nulls; where no sample has any, they may be an empty array of numbers
+    although other chunks hold strings.
     """
 
-    values: Ints | pa.LargeStringArray
+    values: Ints | Unsigned | pa.LargeStringArray
     lengths: Ints | None = None
 
     @property

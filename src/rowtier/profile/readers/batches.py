@@ -15,7 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from rowtier.errors import InvalidError, Mistake, UserError
-from rowtier.profile.readers.arrays import ACCEPTED, check_lengths, from_arrow, id_kind, to_int64
+from rowtier.profile.readers.arrays import (
+    ACCEPTED,
+    check_lengths,
+    from_arrow,
+    id_kind,
+    to_ids,
+    to_int64,
+)
 from rowtier.profile.readers.base import Chunk, Ids, Part, missing
 
 _FORMS = (
@@ -136,8 +143,9 @@ def _ids(found: Any, where: str, name: str) -> Ids:
     values, lengths = (_each(entry, where, name) for entry in found)
     if not (values.lengths is lengths.lengths is None and isinstance(lengths.values, np.ndarray)):
         raise InvalidError(where, [Mistake(name, None, "values and lengths must be flat arrays")])
-    check_lengths(lengths.values, len(values.values), where, name)
-    return Ids(values.values, lengths.values)
+    counts = to_int64(lengths.values, where, name)
+    check_lengths(counts, len(values.values), where, name)
+    return Ids(values.values, counts)
 
 
 def _is_pair(found: Any) -> bool:
@@ -154,7 +162,7 @@ def _each(found: Any, where: str, name: str) -> Ids:
     if callable(getattr(found, "detach", None)):
         found = found.detach().cpu().numpy()
     if isinstance(found, np.ndarray) and found.dtype.kind in "iu" and found.ndim in (1, 2):
-        values = to_int64(found.reshape(-1), where, name)
+        values = to_ids(found.reshape(-1), where, name)
         fixed = found.ndim == 2
         return Ids(values, np.full(len(found), found.shape[1], np.int64) if fixed else None)
     if not isinstance(found, (pa.Array, pa.ChunkedArray)):

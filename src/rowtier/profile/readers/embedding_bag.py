@@ -22,7 +22,7 @@ from typing import IO, Any
 import numpy as np
 
 from rowtier.errors import InvalidError, Mistake, UserError
-from rowtier.profile.readers.arrays import check_lengths, to_int64
+from rowtier.profile.readers.arrays import check_lengths, to_ids, to_int64
 from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, late_in
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 
@@ -102,7 +102,7 @@ class _Bags:
             raise damaged(self.path, f"offsets {start} to {stop} of {len(self.indices)}", feature)
         lengths = to_int64(self.lengths[table], self.path, f"{feature} lengths")
         check_lengths(lengths, stop - start, self.path, feature)
-        return Ids(to_int64(self.indices[start:stop], self.path, feature), lengths)
+        return Ids(to_ids(self.indices[start:stop], self.path, feature), lengths)
 
 
 def _table(feature: str) -> int | None:

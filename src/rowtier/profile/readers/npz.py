@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake
 from rowtier.files import StrPath
-from rowtier.profile.readers.arrays import ACCEPTED, check_lengths, to_int64
+from rowtier.profile.readers.arrays import ACCEPTED, check_lengths, to_ids, to_int64
 from rowtier.profile.readers.base import Chunk, Ids, Ints, Part, late_in, missing
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 
@@ -114,8 +114,8 @@ class _Stream:
             found = to_int64(lengths.take(samples), self.path, f"{self.feature} lengths")
             total, left = int(found.sum()), values.shape[0] - values.read
             check_lengths(found, total if total <= left else left, self.path, self.feature)
-            return Ids(to_int64(values.take(total), self.path, self.feature), found)
-        block = to_int64(self.arrays[0].take(samples), self.path, self.feature)
+            return Ids(to_ids(values.take(total), self.path, self.feature), found)
+        block = to_ids(self.arrays[0].take(samples), self.path, self.feature)
         if block.ndim == 1 or block.shape[1] == 1:
             return Ids(block.reshape(-1))
         lengths_of_rows: Ints = np.full(samples, block.shape[1], dtype=np.int64)
