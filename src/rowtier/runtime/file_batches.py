@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,14 +17,14 @@ from rowtier.errors import MismatchError, RowtierError, UserError
 from rowtier.files import StrPath, fingerprint_of
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Read, Remapper, reads_of
+from rowtier.profile.ids import lengths_of as kept_lengths
+from rowtier.profile.ids import rows_of
 from rowtier.profile.profile import Profile
 from rowtier.profile.readers import open_source
+from rowtier.profile.vocabulary import Vocabulary
 from rowtier.runtime.sample_order import Dealing, Last
 from rowtier.runtime.sample_reader import BatchReader, SampleFiles, Samples, lengths_of
 from rowtier.tables import Table, Tables
-
-if TYPE_CHECKING:
-    from rowtier.profile.vocabulary import Vocabulary
 
 Features = Addressed | dict[str, tuple[torch.Tensor, torch.Tensor]]
 Target = Plan | Profile | Tables
@@ -216,15 +216,9 @@ class _ToRows:
 def _rows_and_lengths(
     table: Table, ids: Any, lengths: Any, vocabulary: Vocabulary | None
 ) -> tuple[Any, Any]:
-    from rowtier.profile.ids import rows_of
-
     rows = rows_of(table, ids, vocabulary)
     kept = rows >= 0
-    if kept.all():
-        return rows, lengths
-    before = np.concatenate(([0], np.cumsum(kept)))
-    stops = np.cumsum(lengths)
-    return rows[kept], before[stops] - before[stops - lengths]
+    return (rows, lengths) if kept.all() else (rows[kept], kept_lengths(lengths, kept))
 
 
 class _Progress:

@@ -86,9 +86,11 @@ def _joined_ids(pieces: Sequence[Ids]) -> Ids:
         lengths = np.concatenate([lengths_of(ids) for ids in pieces])
     # Where no sample has an id, a column of strings may come as an empty array of numbers.
     filled = [ids.values for ids in pieces if len(ids.values)] or [pieces[0].values]
-    if isinstance(filled[0], np.ndarray):
-        return Ids(np.concatenate(filled), lengths)
-    return Ids(pa.concat_arrays(filled), lengths)
+    if not isinstance(filled[0], np.ndarray):
+        return Ids(pa.concat_arrays(filled), lengths)
+    if any(values.dtype == np.uint64 for values in filled):  # numpy would make them floats
+        filled = [values.astype(np.uint64) for values in filled]
+    return Ids(np.concatenate(filled), lengths)
 
 
 def _at(values: Any, index: Ints) -> Any:
