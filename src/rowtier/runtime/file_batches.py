@@ -111,11 +111,16 @@ class ParquetBatches(IterableDataset[FileBatch]):  # type: ignore[misc]
         if epoch != self.epoch:
             self._progress.set(epoch, 0)
 
-    def state_dict(self, *, done: int) -> dict[str, Any]:
+    def state_dict(self, *, done: int | None = None) -> dict[str, Any]:
         """Where training is, after `done` batches of this epoch: `batch.number + 1`.
 
         The same on all ranks. Plain data, for `save_checkpoint` or JSON.
         """
+        if done is None:
+            raise UserError(
+                "how many batches are done only the training loop knows, as loaders read ahead: "
+                "call state_dict(done=batch.number + 1)"
+            )
         if not 0 <= done <= len(self):
             raise UserError(
                 f"done is {done}, and an epoch has {len(self)} batches; give the number of the "

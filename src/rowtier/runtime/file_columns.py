@@ -261,12 +261,13 @@ class _CriteoLines:
         return dict(zip(self.names, found, strict=True))
 
     def _number(self, fields: list[bytes], place: int) -> float:
-        if fields[place] and (place or fields[-1].count(b"\t") == len(CRITEO_COLUMNS) - 15):
-            return float(fields[place])
-        if place:
-            return float("nan")
-        text = "a line has no label; leave the column away, or give data with labels"
-        raise InvalidError(self.part.path, [Mistake("label", None, text)])
+        tabs = len(fields) - 1 + fields[-1].count(b"\t")
+        at = place - (len(CRITEO_COLUMNS) - 1 - tabs)  # test data begins with I1
+        text = fields[at] if at >= 0 else b""
+        if not text and place == 0:
+            why = "a line has no label; leave the column away, or give data with labels"
+            raise InvalidError(self.part.path, [Mistake("label", None, why)])
+        return float(text or "nan")
 
 
 def _lines(part: Part) -> Iterator[bytes]:
