@@ -114,7 +114,40 @@ def test_workers_that_are_started_anew_give_the_same(folder: Path) -> None:
     data = ParquetBatches(folder, plan_of(folder, TABLES), 9, columns=["number"], shuffle=True)
     first = numbers(load(data, 2))
     assert numbers(load(data, 1)) == first
-    assert numbers(load(data, 1, multiprocessing_context="spawn")) == first
+    spawned = DataLoader(
+        data, batch_size=None, num_workers=1, multiprocessing_context="spawn",
+        persistent_workers=True,
+    )  # fmt: skip
+    assert numbers(spawned) == first
+    data.set_epoch(1)
+    assert numbers(spawned) == numbers(load(data)) != first
+
+
+def test_many_windows_are_read_the_same_by_any_number_of_workers(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", samples=700)
+    data = ParquetBatches(folder, TABLES, 6, columns=["number"], shuffle=True, shuffle_window=14)
+    assert data._dealing.epoch(0).lanes == 12
+    alone = numbers(load(data))
+    assert [numbers(load(data, workers)) for workers in (1, 2, 3)] == [alone] * 3
+
+
+def test_a_rank_without_samples_gets_an_empty_batch_that_trains(tmp_path: Path) -> None:
+    folder = write(tmp_path / "data", samples=1, files=1)
+    plan = plan_of(folder, TABLES)
+    data = ParquetBatches(
+        folder, plan, 3, columns=["number"], last="short", rank=1, world=2, shuffle=True
+    )
+    (batch,) = data
+    assert (batch.samples, batch.columns["number"].shape) == (0, (0,))
+    assert ShardedEmbeddings(plan)(batch.features)["seen"].shape == (0, 4)
+
+
+def test_ids_of_2_to_the_63_and_more_stay_whole_across_row_groups(tmp_path: Path) -> None:
+    ids = np.array([1, 2, 2**63 + 5, 3], dtype=np.uint64)
+    pq.write_table(pa.table({"item": ids}), tmp_path / "a.parquet", row_group_size=2)
+    tables = tables_of(ITEM.model_copy(update={"features": ("item",), "ids": "modulo"}))
+    (batch,) = ParquetBatches(tmp_path, tables, 4)
+    assert batch.features["item"][0].tolist() == (ids % np.uint64(ROWS)).tolist()
 
 
 @settings(deadline=None, max_examples=30, suppress_health_check=ONCE)
@@ -251,6 +284,13 @@ def test_features_that_are_not_there_and_other_targets_are_refused(folder: Path)
         ParquetBatches(folder, tables_of(other), 3)
     with pytest.raises(UserError, match="batches for a dict"):
         ParquetBatches(folder, {}, 3)
+    with pytest.raises(UserError, match="give the path of data files"):
+        ParquetBatches([{"item": [1], "seen": [1]}], TABLES, 3)
+    words = ITEM.model_copy(update={"ids": "vocabulary"})
+    with pytest.raises(UserError, match="do not hold it: give the profile, or the plan"):
+        ParquetBatches(folder, tables_of(words), 3)
+    with pytest.raises(UserError, match=r"call state_dict\(done=batch.number \+ 1\)"):
+        ParquetBatches(folder, TABLES, 3).state_dict()
 
 
 @pytest.mark.parametrize("workers", [0, 1])

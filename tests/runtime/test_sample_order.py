@@ -16,7 +16,7 @@ from rowtier.runtime.sample_order import LANES, Dealing, EpochOrder
 @st.composite
 def dealings(draw: st.DrawFn, **fixed: Any) -> Dealing:
     facts = {
-        "part_samples": tuple(draw(st.lists(st.integers(0, 12), min_size=1, max_size=30))),
+        "part_samples": tuple(draw(st.lists(st.integers(0, 12), min_size=1, max_size=60))),
         "batch_size": draw(st.integers(1, 5)),
         "world": draw(st.integers(1, 4)),
         "shuffle": draw(st.booleans()),
@@ -96,21 +96,35 @@ def test_epochs_and_seeds_shuffle_differently_and_the_same_ones_alike() -> None:
     assert order(0, 0) != order(1, 0)
 
 
-def test_batches_alternate_between_windows_where_there_are_many() -> None:
-    order = Dealing((100,) * 48, 10, 2, True, 100).epoch(0)
+def test_workers_that_divide_the_lanes_decode_different_windows() -> None:
+    order = Dealing((100,) * 96, 10, 2, True, 100).epoch(0)
     assert order.lanes == LANES[0]
     touched = [
-        {s.window for number in range(worker, order.dealing.batches, 4)
-         for s in order.slices(0, number)}
+        {
+            piece.window
+            for number in range(worker, order.dealing.batches, 4)
+            for piece in order.slices(0, number)
+        }
         for worker in range(4)
-    ]  # fmt: skip
-    assert sum(map(len, touched)) == len(set().union(*touched)) == 24
+    ]
+    assert sum(map(len, touched)) == len(set().union(*touched)) == 48
+
+
+@settings(deadline=None)
+@given(dealings(shuffle=True, last="drop"))
+def test_the_windows_of_a_lane_come_one_after_the_other(dealing: Dealing) -> None:
+    order = dealing.epoch(0)
+    for lane in range(order.lanes):
+        numbers = range(lane, dealing.batches, order.lanes)
+        windows = [piece.window for number in numbers for piece in order.slices(0, number)]
+        assert windows == sorted(windows)
 
 
 def test_lanes_hold_no_more_than_the_window_allows() -> None:
     assert Dealing((1000,) * 48, 10, 1, True, 100).epoch(0).lanes == 1
     assert Dealing((300,) * 48, 10, 1, True, 100).epoch(0).lanes == 4
-    assert Dealing((100,) * 3, 10, 1, True, 100).epoch(0).lanes == 2
+    assert Dealing((100,) * 8, 10, 1, True, 100).epoch(0).lanes == 2
+    assert Dealing((100,) * 96, 10, 1, False, 100).epoch(0).lanes == 1
 
 
 @pytest.mark.parametrize(

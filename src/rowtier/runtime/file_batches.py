@@ -79,6 +79,8 @@ class ParquetBatches(IterableDataset[FileBatch]):  # type: ignore[misc]
         Dealing((), size, self.world, shuffle, shuffle_window, seed, last)  # before files are read
         features = tuple(dict.fromkeys(name for table in tables for name in table.features))
         source = open_source(path, features)
+        if source.kind == "batches":
+            raise UserError(f"batches from a {type(path).__name__}: give the path of data files")
         self._files = SampleFiles.open(source, features, _column_names(columns))
         sizes = self._files.part_samples
         self._dealing = Dealing(sizes, size, self.world, shuffle, shuffle_window, seed, last)
@@ -207,6 +209,13 @@ class _ToRows:
         self._reads = reads_of(_tables_of(target))
         stats = target.stats if isinstance(target, Profile) else ()
         self._vocabularies = {s.table.name: s.vocabulary for s in stats}
+        for read in self._reads:
+            known = self._vocabularies.get(read.table.name)
+            if read.table.ids == "vocabulary" and known is None:
+                raise UserError(
+                    f"table {read.table.name!r} has `ids: vocabulary`, and the tables do not hold "
+                    "it: give the profile, or the plan"
+                )
 
     def __call__(self, samples: Samples) -> Features:
         return {read.key: self._rows(read, samples) for read in self._reads}

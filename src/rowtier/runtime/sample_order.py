@@ -23,6 +23,7 @@ from rowtier.profile.readers.sample import uniform
 Ints = NDArray[np.int64]
 Last = Literal["drop", "short"]
 LANES = (12, 4, 2)  # one of them if there is enough data; else 1. Workers best divide them
+_WINDOWS_PER_LANE = 4  # or more: the window in which a lane ends is decoded for the next one, too
 
 
 class Slice(NamedTuple):
@@ -53,26 +54,27 @@ class Dealing:
             known = ", ".join(map(repr, get_args(Last)))
             raise UserError(f"last is {self.last!r}; give one of {known}")
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """All samples of the data."""
         return sum(self.part_samples)
 
-    @property
+    @cached_property
     def batches(self) -> int:
         """How many batches every rank gets in an epoch."""
         samples, step = self.samples, self.world * self.batch_size
         return samples // step if self.last == "drop" else -(-samples // step)
 
-    def rank_samples(self, rank: int) -> int:
-        """How many samples a rank gets in an epoch."""
+    def before(self, rank: int) -> int:
+        """How many samples the ranks before this one get in an epoch."""
         if self.last == "drop":
-            return self.batches * self.batch_size
-        return self.samples // self.world + (rank < self.samples % self.world)
+            return rank * self.batches * self.batch_size
+        each, more = divmod(self.samples, self.world)
+        return rank * each + min(rank, more)
 
     def span(self, rank: int, index: int) -> tuple[int, int]:
         """Where batch `index` begins and ends among the samples of a rank."""
-        stop, size = self.rank_samples(rank), self.batch_size
+        stop, size = self.before(rank + 1) - self.before(rank), self.batch_size
         last = stop - (self.batches - 1) * size
         if last == 0 and self.batches > 1 and size > 1:
             last = 1  # taken from the batch before, as a mean over no sample is not a number
@@ -116,7 +118,7 @@ class EpochOrder:
             return 1
         widest = int(np.diff(self._edges).max(initial=0))
         room = LANES[0] * self.dealing.shuffle_window // max(1, widest)
-        windows = len(self.windows) // self.dealing.world
+        windows = len(self.windows) // (_WINDOWS_PER_LANE * self.dealing.world)
         return next((lanes for lanes in LANES if lanes <= min(room, windows)), 1)
 
     def lane(self, number: int) -> int:
@@ -155,7 +157,7 @@ class EpochOrder:
         """The place of a batch's first sample in the order of all."""
         dealing = self.dealing
         if dealing.shuffle:
-            return start + sum(map(dealing.rank_samples, range(rank)))
+            return dealing.before(rank) + start
         if index < dealing.batches - 2:  # only the last two may be of different sizes
             return (index * dealing.world + rank) * dealing.batch_size
         others = [dealing.span(other, index) for other in range(dealing.world)]
