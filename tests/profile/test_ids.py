@@ -252,7 +252,7 @@ def test_an_option_for_all_tables_is_kept_in_the_profile() -> None:
     assert profile["t"].table.on_out_of_range == "drop"
     assert profile.tables == tables.with_policy("drop")
     words = Tables(batch_size=1, tables=(table_of(ids="vocabulary"),))
-    with pytest.raises(UserError, match="table 't'.*no nearest row"):
+    with pytest.raises(UserError, match=r"table 't'.*no nearest row"):
         make_profile(data, words, ProfileOptions(on_out_of_range="clip"))
 
 
