@@ -209,9 +209,14 @@ def _id_kind(path: Path) -> pa.DataType:
     except (OSError, KeyError, pa.ArrowException):
         return pa.int64()  # reading the columns says what is wrong
     types = pa.types
-    if types.is_uint64(kind):
-        return kind
-    return pa.int64() if types.is_integer(kind) else pa.large_string()
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_uint64(kind) or types.is_integer(kind):
+        return kind if types.is_uint64(kind) else pa.int64()
+    if types.is_string(kind) or types.is_large_string(kind):
+        return pa.large_string()
+    accepted = "the column must hold whole numbers or strings"
+    raise InvalidError(path, [Mistake("id", str(kind), accepted)])
 
 
 def vocabulary_file(folder: StrPath, table: Table) -> Path:
