@@ -1,8 +1,9 @@
 """Train on a plan: what users of PyTorch import.
 
->>> from rowtier.torch import ShardedEmbeddings, RowwiseAdagrad
+>>> from rowtier.torch import ParquetBatches, RowwiseAdagrad, ShardedEmbeddings
 >>> embeddings = ShardedEmbeddings(plan, RowwiseAdagrad(lr=0.01))
 >>> pooled = embeddings({"item": (ids, lengths)})
+>>> for batch in ParquetBatches("clicks/", plan): pooled = embeddings(batch.features)
 """
 
 from __future__ import annotations

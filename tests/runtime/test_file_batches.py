@@ -260,6 +260,22 @@ def test_the_state_is_the_same_on_all_ranks(folder: Path) -> None:
     assert one.state_dict(done=1) == two.state_dict(done=1)
 
 
+@pytest.mark.parametrize("ids", ["vocabulary", "hash"])
+def test_strings_may_be_missing_from_a_whole_row_group(tmp_path: Path, ids: Any) -> None:
+    words = [None, None, "a", "b", "", None, None, None]
+    pq.write_table(pa.table({"item": words}), tmp_path / "a.parquet", row_group_size=2)
+    tables = tables_of(ITEM.model_copy(update={"features": ("item",), "ids": ids}))
+    plan = plan_of(tmp_path, tables)
+    for size in (2, 8):
+        data = ParquetBatches(tmp_path, plan, size)
+        rows = data._to_features._remap.tables["item"].rows()
+        found = [batch.features["item"] for batch in data]
+        lengths = np.concatenate([jagged.lengths for jagged in found])
+        assert lengths.tolist() == [0, 0, 1, 1, 1, 0, 0, 0]
+        values = np.concatenate([rows[jagged.values] for jagged in found])
+        assert values.tolist() == plan.rows_of("item", ["a", "b", ""]).tolist()
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
