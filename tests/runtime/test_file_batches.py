@@ -95,6 +95,21 @@ def test_batches_train_as_they_come(folder: Path) -> None:
     assert module(batch.features)["seen"].shape == (8, 4)
 
 
+def test_the_tables_of_a_module_serve_its_workers(folder: Path) -> None:
+    plan = plan_of(folder, TABLES)
+    module = ShardedEmbeddings(plan)
+    data = ParquetBatches(folder, plan, 8, remapper=module.remapper)
+    for batch, other in zip(load(data, 1), ParquetBatches(folder, plan, 8), strict=True):
+        assert torch.equal(module(batch.features)["seen"], module(other.features)["seen"])
+    with pytest.raises(UserError, match="only a plan has"):
+        ParquetBatches(folder, TABLES, 8, remapper=module.remapper)
+    with pytest.raises(UserError, match="without rows=True"):
+        ParquetBatches(folder, plan, 8, remapper=plan.remapper(rows=True))
+    wider = tables_of(ITEM.model_copy(update={"num_embeddings": 60}))
+    with pytest.raises(MismatchError, match="for other tables"):
+        ParquetBatches(folder, plan_of(folder, wider), 8, remapper=module.remapper)
+
+
 @pytest.mark.parametrize("shuffle", [False, True])
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_the_number_of_workers_changes_nothing(folder: Path, shuffle: bool, workers: int) -> None:

@@ -55,7 +55,8 @@ class ParquetBatches(IterableDataset[FileBatch]):  # type: ignore[misc]
 
     With a plan features are addresses; with a profile or tables they are rows. Batches arrive in
     the order of their numbers, which depends on `seed`, epoch, world and files alone, never on
-    the number of workers.
+    the number of workers. `remapper` is the plan's, if there is one already: ranks of a machine
+    may share `embeddings.remapper`.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class ParquetBatches(IterableDataset[FileBatch]):  # type: ignore[misc]
         last: Last = "drop",
         rank: int | None = None,
         world: int | None = None,
+        remapper: Remapper | None = None,
     ):
         super().__init__()
         tables = _tables_of(target)
@@ -85,7 +87,7 @@ class ParquetBatches(IterableDataset[FileBatch]):  # type: ignore[misc]
         sizes = self._files.part_samples
         self._dealing = Dealing(sizes, size, self.world, shuffle, shuffle_window, seed, last)
         _check_enough(path, self._dealing)
-        self._to_features = _ToAddresses(target) if isinstance(target, Plan) else _ToRows(target)
+        self._to_features = _to_features(target, remapper)
         self._progress = _Progress()
 
     @property
@@ -190,11 +192,30 @@ class ParquetBatches(IterableDataset[FileBatch]):  # type: ignore[misc]
         }
 
 
+def _to_features(target: Target, remapper: Remapper | None) -> _ToAddresses | _ToRows:
+    if isinstance(target, Plan):
+        if remapper is not None:
+            _check_remapper(remapper, target)
+        return _ToAddresses(remapper or target.remapper())
+    if remapper is not None:
+        raise UserError("a remapper makes addresses, which only a plan has: give the plan with it")
+    return _ToRows(target)
+
+
+def _check_remapper(remapper: Remapper, plan: Plan) -> None:
+    if remapper.reads != reads_of(plan.profile.tables):
+        raise MismatchError("the remapper is for other tables: give plan.remapper() of this plan")
+    if remapper.holds_rows:
+        raise UserError(
+            "the remapper takes rows, and files hold ids: give one that was made without rows=True"
+        )
+
+
 class _ToAddresses:
     """Ids to addresses, by the plan's remapper."""
 
-    def __init__(self, plan: Plan):
-        self._remap: Remapper = plan.remapper()
+    def __init__(self, remapper: Remapper):
+        self._remap = remapper
 
     def __call__(self, samples: Samples) -> Features:
         return self._remap(
