@@ -164,7 +164,7 @@ def test_an_iterator_is_refused_with_what_can_be_read_twice() -> None:
     [
         ({"row": [0, 1], "id": ["a", "a"], "count": [2, 1]}, "id: 'a': is there more than once"),
         ({"row": [0, 1], "id": [7, 7], "count": [2, 1]}, "id: 7: is there more than once"),
-        ({"row": [1, 0], "id": [7, 8], "count": [2, 1]}, "row: 1: stands at place 0; rows must be"),
+        ({"row": [1, 0], "id": [7, 8], "count": [2, 1]}, "row: 1: is at place 0; rows must be"),
         ({"row": [0, 1], "id": [None, 1], "count": [2, 1]}, "id: 1 values are null"),
         ({"row": [0], "count": [2]}, "id: this column is missing"),
         ({"row": [0], "id": [1.5], "count": [2]}, "id: 'double': the column must hold"),

@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.profile.hashing import Hashes, hash_ints, hash_strings
-from rowtier.tables import OutOfRange, Table
+from rowtier.tables import Table
 
 if TYPE_CHECKING:
     from rowtier.profile.vocabulary import Vocabulary, VocabularyIndex
-
-__all__ = ["OutOfRange", "Rows", "Where", "flat_ids", "rows_of", "settled_rows", "unchecked_rows"]
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]

@@ -197,7 +197,7 @@ class Vocabulary:
         wrong = np.flatnonzero(rows != np.arange(len(rows)))
         if len(wrong):
             at = int(wrong[0])
-            accepted = f"stands at place {at}; rows must be 0, 1, 2 and so on, in this order"
+            accepted = f"is at place {at}; rows must be 0, 1, 2 and so on, in this order"
             raise InvalidError(path, [Mistake("row", int(rows[at]), accepted)])
         return cls(columns["id"], columns["count"].to_numpy())
 

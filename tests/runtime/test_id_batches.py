@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,17 +17,24 @@ from hypothesis import strategies as st
 from rowtier import (
     Cluster,
     Device,
+    MismatchError,
     Plan,
     Table,
     Tables,
     Tier,
     UserError,
+    diff,
     make_plan,
     make_profile,
     rows_of,
 )
 from rowtier.plan.bags import Bags
-from rowtier.torch import RowwiseAdagrad, ShardedEmbeddings
+from rowtier.torch import (
+    RowwiseAdagrad,
+    ShardedEmbeddings,
+    load_checkpoint,
+    save_checkpoint,
+)
 
 ROWS, DIM = 12, 3
 
@@ -211,3 +219,14 @@ def test_a_plan_without_its_vocabulary_is_refused() -> None:
         bare.remapper()
     rows = rows_of(table, ["b"], plan.vocabularies["t"])
     assert rows_at(bare, {"f": rows}, rows=True) == ([1], [1])
+
+
+def test_a_checkpoint_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
+    table = table_of(ids="vocabulary")
+    old, new = plan_of(table, ["a", "a", "b"]), plan_of(table, ["b", "b", "a"])
+    save_checkpoint(tmp_path / "run", rows=ShardedEmbeddings(old))
+    load_checkpoint(tmp_path / "run", rows=ShardedEmbeddings(old))
+    with pytest.raises(MismatchError, match=r"table 't' was trained with vocabulary.*--vocabulary"):
+        load_checkpoint(tmp_path / "run", rows=ShardedEmbeddings(new))
+    with pytest.raises(MismatchError, match="'t' has another vocabulary"):
+        diff(old, new)
