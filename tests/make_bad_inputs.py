@@ -233,6 +233,32 @@ def tables_entries() -> None:
         "tables[1].features[1]",
         "once",
     )
+    words = {"ids": "vocabulary"}
+
+    def table(**changes: Any) -> Callable[[Any], None]:
+        return lambda data: data["tables"][1].update(changes)
+
+    one(
+        "unknown-policy",
+        table(on_out_of_range="wrap"),
+        "tables[1].on_out_of_range",
+        "'clip'",
+    )
+    one("unknown-ids", table(ids="crc"), "tables[1].ids", "'vocabulary'")
+    one("min-count-of-a-hash", table(ids="hash", min_count=3), "tables[1].min_count", "drop it")
+    one("shared-of-a-hash", table(num_shared="2"), "tables[1].num_shared", "`ids: vocabulary`")
+    one(
+        "all-rows-shared",
+        table(**words, num_shared="500"),
+        "tables[1].num_shared",
+        "less than num_embeddings, 500",
+    )
+    one(
+        "clipped-vocabulary",
+        table(**words, on_out_of_range="clip"),
+        "tables[1].on_out_of_range",
+        "error, drop or hash",
+    )
     one("batch-zero", put("batch_size", value=0), "batch_size", "at least 1")
     one("none-listed", put("tables", value=[]), "tables", "at least one")
     one("number-as-name", put("tables", 0, "name", value=7), "tables[0].name", "quotes")
@@ -428,6 +454,36 @@ def _copy_first_row(folder: Path) -> None:
     edit("plan.json")(folder)
 
 
+def with_vocabulary() -> rowtier.Profile:
+    table = {**TABLES["tables"][1], "ids": "vocabulary"}
+    tables = rowtier.Tables.model_validate({"batch_size": 64, "tables": [table]})
+    words = [f"user {i % 7}" for i in range(40)]
+    return rowtier.make_profile([{"user": words, "friend": words[::-1]}], tables)
+
+
+def write_vocabulary(ids: list[Any], rows: list[int] | None = None) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        columns = {"row": rows or list(range(len(ids))), "id": ids, "count": [9] * len(ids)}
+        pq.write_table(pa.table(columns), folder / "vocabulary/user.parquet")
+
+    return apply
+
+
+def vocabulary_entries(good: Path, kind: str) -> None:
+    def one(name: str, change: Callable[[Path], None], *says: str) -> None:
+        folder_entry(good, f"{kind}-vocabulary-{name}", change, *says)
+
+    file = "vocabulary/user.parquet"
+    one("missing", remove(file), "user.parquet", "'user' is missing", "profile again")
+    one("cut-off", cut(file, 200), "user.parquet", "not readable Parquet")
+    one("id-twice", write_vocabulary(["a", "b", "a"]), "id", "'a'", "more than once")
+    one("row-order", write_vocabulary(["a", "b"], [1, 0]), "row", "0, 1, 2")
+    one("too-many", write_vocabulary(list(range(500))), "500", "rows for 499", "num_shared")
+    one("other", write_vocabulary(["a", "b"]), "fingerprint", "of another profile")
+    one("null", write_vocabulary(["a", None]), "id", "null")
+    one("no-ids", write_vocabulary([0.5]), "id", "whole numbers or strings")
+
+
 def good_plan(of: rowtier.Profile) -> Plan:
     bands = {
         "item": (
@@ -452,6 +508,13 @@ def main() -> None:
     tables_entries()
     profile_entries(good / "profile")
     plan_entries(good / "plan")
+    words = with_vocabulary()
+    words.save(good / "profile-words")
+    placed = (rowtier.Band(start=0, stop=500, scope="node", tier="hbm", exchange="sums"),)
+    cluster = rowtier.Cluster.model_validate(CLUSTER)
+    Plan.build("by-hand", words, cluster, {"user": placed}).save(good / "plan-words")
+    vocabulary_entries(good / "profile-words", "profile")
+    vocabulary_entries(good / "plan-words", "plan")
     shutil.rmtree(good)
     expected = Path(__file__).parent / "bad_inputs_expected.yaml"
     listed = {name: list(says) for name, says in sorted(EXPECTED.items())}

@@ -1,8 +1,9 @@
 """Train on a plan: what users of PyTorch import.
 
->>> from rowtier.torch import ShardedEmbeddings, RowwiseAdagrad
+>>> from rowtier.torch import ParquetBatches, RowwiseAdagrad, ShardedEmbeddings
 >>> embeddings = ShardedEmbeddings(plan, RowwiseAdagrad(lr=0.01))
 >>> pooled = embeddings({"item": (ids, lengths)})
+>>> for batch in ParquetBatches("clicks/", plan): pooled = embeddings(batch.features)
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from rowtier.plan.bags import Bags
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.checkpoint import load_checkpoint, save_checkpoint
 from rowtier.runtime.counters import Counters, Totals
+from rowtier.runtime.file_batches import FileBatch, ParquetBatches
 from rowtier.runtime.memory import Disk
 from rowtier.runtime.module import EmbeddingOptimizer, JaggedRows, ShardedEmbeddings
 from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
@@ -25,8 +27,10 @@ __all__ = [
     "Counters",
     "Disk",
     "EmbeddingOptimizer",
+    "FileBatch",
     "JaggedRows",
     "LostRankError",
+    "ParquetBatches",
     "Pipeline",
     "Remapper",
     "RowwiseAdagrad",

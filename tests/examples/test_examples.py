@@ -105,6 +105,31 @@ def test_sequence_beats_popularity(launcher: tuple[str, ...]) -> None:
     assert facts["hit_rate_20"] > facts["popular_hit_rate_20"]
 
 
+def test_training_from_files_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    script = ROOT / "examples" / "train_from_files.py"
+    common = ("--samples", "4000", "--save-every", "10", "--json", "--data", str(tmp_path / "data"))
+
+    def losses(name: str, *arguments: str) -> list[float]:
+        found = run(ALONE, script, *common, "--checkpoints", str(tmp_path / name), *arguments)
+        values: list[float] = json.loads(found)
+        return values
+
+    whole = losses("one")
+    assert len(whole) == 80
+    assert falls(whole)
+    assert losses("two", "--steps", "55", "--workers", "0") == whole[:55]
+    assert losses("two", "--workers", "2") == whole[50:]
+    assert losses("two") == []
+
+
+def test_training_from_files_learns_under_torchrun(tmp_path: Path) -> None:
+    folders = ("--data", str(tmp_path / "data"), "--checkpoints", str(tmp_path / "run"))
+    script = ROOT / "examples" / "train_from_files.py"
+    losses = json.loads(run(TWO, script, *folders, "--samples", "8000", "--json"))
+    assert len(losses) == 80
+    assert falls(losses)
+
+
 def test_the_script_of_the_docs_runs_under_torchrun(tmp_path: Path) -> None:
     text = (ROOT / "docs" / "training.md").read_text()
     script = tmp_path / "first.py"

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _NAMED = 5  # tables in an error
+# What must be the same for a row to be the same in two plans.
+_SAME = (
+    "num_embeddings", "embedding_dim", "dtype", "optimizer", "ids", "hash_seed", "num_shared",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -191,10 +195,13 @@ def _check_tables(old: Plan, new: Plan) -> None:
     wrong = [f"{name!r} is only in the old plan" for name in before if name not in after]
     wrong += [f"{name!r} is only in the new plan" for name in after if name not in before]
     for name in (name for name in after if name in before):
-        for key in ("num_embeddings", "embedding_dim", "dtype", "optimizer"):
+        for key in _SAME:
             was, now = getattr(before[name], key), getattr(after[name], key)
             if was != now:
                 wrong.append(f"{name!r} has {key} {was} in the old plan and {now} in the new")
+        words = [plan.vocabularies.get(name) for plan in (old, new)]
+        if len({found.fingerprint if found else None for found in words}) > 1:
+            wrong.append(f"{name!r} has another vocabulary, so its rows stand for other ids")
     if wrong:
         more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise MismatchError(

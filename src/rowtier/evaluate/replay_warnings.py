@@ -29,8 +29,8 @@ def warnings_of(
     """All warnings, the most important first."""
     if counter.outside:
         yield (
-            f"{counter.outside:,} ids have no row in their table and were {_policies(counter)}; the "
-            "prediction covers that only if the profiled data had such ids too"
+            f"{counter.outside:,} ids have no row in their table and were {_policies(counter)}; "
+            "the prediction covers that only if the profiled data had such ids too"
         )
     else:
         yield from _not_new(plan, source, counter, steps, figures)

@@ -109,7 +109,7 @@ class Remapper:
     def __init__(
         self, path: str, specs: tuple[_Spec, ...], rows: bool = False, *, owner: bool = False
     ):
-        self.path, self._specs, self._holds_rows = path, specs, rows
+        self.path, self._specs, self.holds_rows = path, specs, rows
         self._file = np.memmap(path, dtype=np.uint8, mode="r")
         self.tables = {spec.table.name: spec.open(self._file) for spec in specs}
         self.reads = reads_of(spec.table for spec in specs)
@@ -146,7 +146,7 @@ class Remapper:
             self._end()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self.path, self._specs, self._holds_rows)
+        return _attach, (self.path, self._specs, self.holds_rows)
 
     def __call__(self, batch: Any) -> Addressed:
         """The same batch with addresses for ids; what has no row is treated as its table says."""
@@ -159,13 +159,13 @@ class Remapper:
         table_map = self.tables[read.table.name]
         table, ids = table_map.table, jagged.values
         where = Where(read.feature, lengths=jagged.lengths)
-        if self._holds_rows:
+        if self.holds_rows:
             rows = numbers_of(table, ids, where)
         else:
             rows = unchecked_rows(table, ids, table_map.vocabulary, where)
         found, kept = np.empty(len(rows), dtype=table_map.address.dtype), None
         if int(look_up(rows, table_map.address, found)) >= 0:
-            settle = settled_numbers if self._holds_rows else settled_rows
+            settle = settled_numbers if self.holds_rows else settled_rows
             settled = settle(table, rows, ids, where)
             found, kept = np.asarray(table_map.address[settled.rows]), settled.kept
         return _without_gaps(read, jagged.with_values(found, kept))

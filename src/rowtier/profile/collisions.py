@@ -25,8 +25,7 @@ def sharing_ids(stats: TableStats) -> int:
     assert distinct is not None
     if table.ids == "vocabulary":
         own = 0 if stats.vocabulary is None else len(stats.vocabulary)
-        others = max(0, distinct.count - own)  # ids of the vocabulary that are not here: few
-        return sharing_by_chance(others, table.num_shared or table.num_embeddings)
+        return sharing_by_chance(max(0, distinct.count - own), table.num_shared)
     if table.ids == "modulo":
         return sharing_by_rows(distinct.count, stats.touched)
     if distinct.hashes is None:
@@ -38,7 +37,7 @@ def sharing_ids(stats: TableStats) -> int:
 def sharing_by_chance(ids: int, rows: int) -> int:
     """The expected number, if ids fall on rows evenly."""
     if ids < 2 or rows < 2:
-        return ids if ids > 1 else 0
+        return ids if ids > 1 and rows else 0
     return round(-ids * math.expm1((ids - 1) * math.log1p(-1 / rows)))
 
 

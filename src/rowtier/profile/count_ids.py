@@ -9,10 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.files import StrPath
-from rowtier.profile.ids import IdValues
+from rowtier.jit import compiled
+from rowtier.profile.ids import IdValues, Ints, as_int64
 from rowtier.profile.profile import Profile
 from rowtier.profile.readers import Source
 from rowtier.profile.vocabulary import Vocabulary, read_vocabulary
@@ -20,7 +22,9 @@ from rowtier.tables import Table, Tables
 
 Progress = Callable[[float], None]
 Vocabularies = Mapping[str, Vocabulary]
-_WAITING = 2**20  # distinct ids of chunks that are added up in one go, at least
+_WAITING = 2**20  # distinct strings of chunks that are added up in one go, at least
+_BLOCK = 2**16  # numbers that are counted before the table may have to grow
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class IdCounter:
@@ -28,70 +32,135 @@ class IdCounter:
 
     def __init__(self, table: Table):
         self._table = table
-        self._counted: pa.Table | None = None
-        self._waiting: list[pa.Table] = []
-        self._kind: pa.DataType | None = None
-        self._negative = False
+        self._numbers = NumberCounts()
+        self._words = WordCounts()
+        self._unsigned = self._negative = False
 
     def add(self, values: IdValues, feature: str, path: str) -> None:
         """Count the ids of a chunk."""
         if not len(values):
             return
-        self._note_kind(values, feature, path)
-        counted = pc.value_counts(pa.array(values) if isinstance(values, np.ndarray) else values)
-        columns = {"id": counted.field("values"), "count": counted.field("counts")}
-        self._waiting.append(pa.table(columns))
-        known = 0 if self._counted is None else len(self._counted)
-        if sum(map(len, self._waiting)) > max(_WAITING, known):
-            self._add_up()
+        if isinstance(values, np.ndarray):
+            self._check(bool(self._words), feature, path, ("strings", "whole numbers"))
+            self._note_sign(values, feature, path)
+            self._numbers.add(as_int64(values))
+        else:
+            self._check(bool(self._numbers), feature, path, ("whole numbers", "strings"))
+            self._words.add(values)
 
     def finish(self) -> Vocabulary:
         """The vocabulary: ids that are seen often enough, hottest first."""
-        self._add_up()
-        if self._counted is None:
-            return Vocabulary(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
-        often = self._counted.filter(pc.field("count") >= self._table.min_count)
-        keys = [("count", "descending"), ("id", "ascending")]
-        chosen = often.take(pc.sort_indices(often, keys)[: self._table.num_own])
-        return Vocabulary(chosen["id"], chosen["count"].to_numpy())
+        least, most = self._table.min_count, self._table.num_own
+        if self._words:
+            return Vocabulary(*self._words.hottest(least, most))
+        return Vocabulary(*self._numbers.hottest(least, most, self._unsigned))
 
-    def _add_up(self) -> None:
-        known = [] if self._counted is None else [self._counted]
-        if not known and not self._waiting:
-            return
-        # An id of 2⁶³ or more makes the column unsigned; chunks before it may not have been.
-        parts = [part.set_column(0, "id", part["id"].cast(self._kind)) for part in self._waiting]
-        parts += [part.set_column(0, "id", part["id"].cast(self._kind)) for part in known]
-        summed = pa.concat_tables(parts).group_by("id").aggregate([("count", "sum")])
-        self._counted = summed.rename_columns(_names(summed)).select(["id", "count"])
-        self._waiting = []
-
-    def _note_kind(self, values: IdValues, feature: str, path: str) -> None:
-        """Refuse a vocabulary of numbers and strings, or of numbers that no type can hold."""
-        kind = pa.from_numpy_dtype(values.dtype) if isinstance(values, np.ndarray) else values.type
-        before = self._kind or kind
-        self._negative = self._negative or (kind == pa.int64() and int(values.min()) < 0)
-        if pa.types.is_integer(before) != pa.types.is_integer(kind):
+    def _check(self, mixed: bool, feature: str, path: str, kinds: tuple[str, str]) -> None:
+        if mixed:
             raise UserError(
-                f"{path}: column {feature!r} holds {_spoken(kind)}, and other data of table "
-                f"{self._table.name!r} holds {_spoken(before)}: a vocabulary has ids of one kind; "
-                "cast the column"
+                f"{path}: column {feature!r} holds {kinds[1]}, and other data of table "
+                f"{self._table.name!r} holds {kinds[0]}: a vocabulary has ids of one kind; cast "
+                "the column"
             )
-        self._kind = pa.uint64() if pa.uint64() in (before, kind) else kind
-        if self._kind == pa.uint64() and self._negative:
+
+    def _note_sign(self, values: NDArray[Any], feature: str, path: str) -> None:
+        """Refuse ids that neither int64 nor uint64 can hold together."""
+        self._unsigned = self._unsigned or values.dtype == np.uint64
+        self._negative = self._negative or int(values.min()) < 0
+        if self._unsigned and self._negative:
             raise UserError(
                 f"{path}: column {feature!r}: table {self._table.name!r} has ids below 0 and ids "
                 "above 2^63 - 1, which no column holds together: write them as strings"
             )
 
 
-def _names(table: pa.Table) -> list[str]:
-    """pyarrow before 18 calls the sum `count_sum` and puts it first."""
-    return ["count" if name == "count_sum" else name for name in table.column_names]
+class NumberCounts:
+    """Counts of whole numbers, in an open-addressing table that grows with them."""
+
+    def __init__(self) -> None:
+        self._ids, self._counts = np.zeros((2, 2**12), dtype=np.int64)
+        self._used = 0
+
+    def __bool__(self) -> bool:
+        return self._used > 0
+
+    def add(self, values: Ints) -> None:
+        """Count numbers."""
+        for start in range(0, len(values), _BLOCK):
+            block = values[start : start + _BLOCK]
+            if 2 * (self._used + len(block)) > len(self._ids):
+                self._grow(4 * (self._used + len(block)))
+            ones = np.ones(1, dtype=np.int64)
+            self._used += int(_count(block, ones, self._ids, self._counts))
+
+    def hottest(self, least: int, most: int, unsigned: bool) -> tuple[NDArray[Any], Ints]:
+        """Numbers with at least so many lookups, hottest first, ties ascending."""
+        often = self._counts >= least
+        ids, counts = self._ids[often], self._counts[often]
+        ids = ids.view(np.uint64) if unsigned else ids
+        by_id = np.argsort(ids)
+        order = by_id[np.argsort(-counts[by_id], kind="stable")][:most]
+        return ids[order], counts[order]
+
+    def _grow(self, wanted: int) -> None:
+        kept = self._counts > 0
+        ids, counts = self._ids[kept], self._counts[kept]
+        self._ids, self._counts = np.zeros((2, 1 << (wanted - 1).bit_length()), dtype=np.int64)
+        _count(ids, counts, self._ids, self._counts)
 
 
-def _spoken(kind: pa.DataType) -> str:
-    return "whole numbers" if pa.types.is_integer(kind) else "strings"
+@compiled
+def _count(values: Ints, times: Ints, ids: Ints, counts: Ints) -> int:
+    """Add `times` to the counts of values (once for all, or one each); how many are new."""
+    mask, new = np.uint64(len(ids) - 1), 0
+    for i in range(len(values)):
+        mixed = np.uint64(values[i]) * _GOLDEN
+        place = (mixed ^ (mixed >> np.uint64(32))) & mask
+        while counts[place] > 0 and ids[place] != values[i]:
+            place = (place + np.uint64(1)) & mask
+        if counts[place] == 0:
+            ids[place] = values[i]
+            new += 1
+        counts[place] += times[i] if len(times) > 1 else times[0]
+    return new
+
+
+class WordCounts:
+    """Counts of strings: those of chunks wait, and are added up when there are many."""
+
+    def __init__(self) -> None:
+        self._counted: pa.Table | None = None
+        self._waiting: list[pa.Table] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._waiting) or self._counted is not None
+
+    def add(self, values: Any) -> None:
+        """Count strings."""
+        found = pc.value_counts(values)
+        self._waiting.append(
+            pa.table({"id": found.field("values"), "count": found.field("counts")})
+        )
+        known = 0 if self._counted is None else len(self._counted)
+        if sum(map(len, self._waiting)) > max(_WAITING, known):
+            self._add_up()
+
+    def hottest(self, least: int, most: int) -> tuple[Any, Ints]:
+        """Strings with at least so many lookups, hottest first, ties by their UTF-8."""
+        self._add_up()
+        assert self._counted is not None
+        often = self._counted.filter(pc.field("count") >= least)
+        keys = [("count", "descending"), ("id", "ascending")]
+        chosen = often.take(pc.sort_indices(often, keys)[:most])
+        return chosen["id"], chosen["count"].to_numpy()
+
+    def _add_up(self) -> None:
+        if not self._waiting:
+            return
+        parts = [*self._waiting, *([] if self._counted is None else [self._counted])]
+        summed = pa.concat_tables(parts).group_by("id").aggregate([("count", "sum")])
+        self._counted = pa.table({"id": summed["id"], "count": summed["count_sum"]})
+        self._waiting = []
 
 
 def build_vocabularies(

@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.profile.hashing import Hashes, hash_ints, hash_strings
-from rowtier.tables import OutOfRange, Table
+from rowtier.tables import Table
 
 if TYPE_CHECKING:
     from rowtier.profile.vocabulary import Vocabulary, VocabularyIndex
-
-__all__ = ["OutOfRange", "Rows", "Where", "flat_ids", "rows_of", "settled_rows", "unchecked_rows"]
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -256,13 +254,25 @@ def as_arrow(values: Any, where: Where) -> pa.Array:
         return values
     if isinstance(values, np.ndarray):
         values = values.reshape(-1)
-        if values.dtype.kind not in "UO" and len(values):
+        if values.dtype.kind not in "UOT" and len(values):
             raise UserError(f"{where} holds {values.dtype}; {_ACCEPTED}")
     try:
-        return pa.array(values, from_pandas=True)
+        return python_array(values)
     except (pa.ArrowException, TypeError, OverflowError, ValueError) as error:
         why = " ".join(str(error).split())
         raise UserError(f"{where} holds something that is no id ({why}); {_ACCEPTED}") from None
+
+
+def python_array(values: Any) -> pa.Array:
+    """Numbers, strings or lists of them as an Arrow array, ids of 2⁶³ or more included."""
+    if isinstance(values, np.ndarray) and values.dtype.kind not in "UO":
+        values = values.tolist()
+    try:
+        return pa.array(values, from_pandas=True)  # NaN, which pandas puts for None, is a null
+    except OverflowError:
+        nested = any(isinstance(value, (list, tuple, np.ndarray)) for value in values)
+        kind = pa.list_(pa.uint64()) if nested else pa.uint64()
+        return pa.array(values, kind, from_pandas=True)
 
 
 def _plain(array: pa.Array, where: Where) -> IdValues:

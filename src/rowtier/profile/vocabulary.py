@@ -197,7 +197,7 @@ class Vocabulary:
         wrong = np.flatnonzero(rows != np.arange(len(rows)))
         if len(wrong):
             at = int(wrong[0])
-            accepted = f"stands at place {at}; rows must be 0, 1, 2 and so on, in this order"
+            accepted = f"is at place {at}; rows must be 0, 1, 2 and so on, in this order"
             raise InvalidError(path, [Mistake("row", int(rows[at]), accepted)])
         return cls(columns["id"], columns["count"].to_numpy())
 
@@ -209,9 +209,14 @@ def _id_kind(path: Path) -> pa.DataType:
     except (OSError, KeyError, pa.ArrowException):
         return pa.int64()  # reading the columns says what is wrong
     types = pa.types
-    if types.is_uint64(kind):
-        return kind
-    return pa.int64() if types.is_integer(kind) else pa.large_string()
+    if types.is_dictionary(kind):
+        kind = kind.value_type
+    if types.is_uint64(kind) or types.is_integer(kind):
+        return kind if types.is_uint64(kind) else pa.int64()
+    if types.is_string(kind) or types.is_large_string(kind):
+        return pa.large_string()
+    accepted = "the column must hold whole numbers or strings"
+    raise InvalidError(path, [Mistake("id", str(kind), accepted)])
 
 
 def vocabulary_file(folder: StrPath, table: Table) -> Path:

@@ -78,13 +78,15 @@ def load_checkpoint(
     _check_parts(parts)
     job = _Job.of(process_group)
     save: Path = job.on_first(lambda: saves.current(Path(folder)))
-    saved = saves.about(save)["parts"]
+    about = saves.about(save)
+    saved = about["parts"]
     for name in parts:
         if name not in saved:
             raise MismatchError(
                 f"{folder}: the checkpoint has no part {name!r}; it has {', '.join(saved)}: load "
                 "those, or give the part the name it was saved under"
             )
+    _check_vocabularies(folder, about.get("tables", {}), parts)
     rests = _read(job, dict.fromkeys(parts), save)
     tensors = _read(job, _room(save, parts), save)
     values = {}
@@ -119,8 +121,25 @@ def _tables_of(parts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
                 prefix = ".".join(filter(None, (part, path)))
                 for name, table in logical.weight_names(child.engine).items():
                     about = {"name": name, "table": table.name, "pooling": table.pooling}
+                    words = child.plan.vocabularies.get(table.name)
+                    if words is not None:
+                        about["vocabulary"] = words.fingerprint
                     found[f"{prefix}.{name}"] = about
     return found
+
+
+def _check_vocabularies(
+    folder: StrPath, saved: Mapping[str, Mapping[str, str]], parts: Mapping[str, Any]
+) -> None:
+    """Refuse rows that were trained for other ids."""
+    for name, here in _tables_of(parts).items():
+        before = saved.get(name, {}).get("vocabulary")
+        if name in saved and before != here.get("vocabulary"):
+            raise MismatchError(
+                f"{folder}: table {here['table']!r} was trained with vocabulary {before} and the "
+                f"plan has {here.get('vocabulary')}, so its rows stand for other ids: profile with "
+                "--vocabulary and the folder of the plan that was trained, and plan from that"
+            )
 
 
 def _room(save: Path, parts: Mapping[str, Any]) -> dict[str, torch.Tensor]:

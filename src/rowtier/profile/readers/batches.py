@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from rowtier.errors import InvalidError, Mistake, UserError
+from rowtier.profile.ids import python_array
 from rowtier.profile.readers.arrays import (
     ACCEPTED,
     check_lengths,
@@ -233,7 +234,7 @@ def _each(found: Any, where: str, name: str) -> Ids:
 
 def _arrow(found: Any, where: str, name: str) -> pa.Array:
     try:
-        return pa.array(found.tolist() if isinstance(found, np.ndarray) else found)
+        return python_array(found)
     except (pa.ArrowException, TypeError, OverflowError) as error:
         why = f"a {type(found).__name__} that is no array of ids ({error}); {ACCEPTED}"
         raise InvalidError(where, [Mistake(name, None, why)]) from None
