@@ -83,15 +83,13 @@ def write_open_ends(windows: Windows, path: Path) -> None:
 def bins_table(known: Mapping[str, Windows]) -> pa.Table:
     """Lookups by slice and bits of all tables that know their windows."""
     parts = {name: np.nonzero(windows.bins) for name, windows in known.items()}
-    sizes = [len(found[0]) for found in parts.values()]
+    names = [name for name, found in parts.items() for _ in found[0]]
     none = np.empty(0, dtype=np.int64)
     slices = [known[name].numbers[at] for name, (at, _) in parts.items()]
     lookups = [known[name].bins[found] for name, found in parts.items()]
     return pa.table(
         {
-            "table": pa.array(
-                [n for n, size in zip(known, sizes, strict=True) for _ in range(size)]
-            ),
+            "table": pa.array(names, pa.string()),
             "slice": np.concatenate([none, *slices]),
             "bits": np.concatenate([none, *(bits for _, bits in parts.values())]),
             "lookups": np.concatenate([none, *lookups]),
