@@ -88,10 +88,9 @@ def alerts(look: TableLook) -> Iterator[str]:
     if look.hot_set_change is not None and look.hot_set_change > _CHANGED:
         yield f"hot set of {look.name!r} changed {look.hot_set_change:.0%} between halves"
     if look.collisions and look.distinct_ids and look.collisions > 0.1 * look.distinct_ids:
-        share = _percent(look.collisions / look.distinct_ids)
         yield (
-            f"{share} of the ids of {look.name!r} share a row with another id: more rows would "
-            "tell them apart"
+            f"{_percent(look.collisions / look.distinct_ids)} of the ids of {look.name!r} share a "
+            "row with another id: more rows would tell them apart"
         )
     if not look.lookups:
         yield f"{look.name!r} is never looked up in this data"
