@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rowtier import MismatchError, Profile, Table, Tables, UserError
+from rowtier.plan.bags import Bags
 from rowtier.profile import make as make_module
 from rowtier.profile.count import Counters, touched_rows
 from rowtier.profile.distinct import LIMIT, DistinctCounter, DistinctIds
@@ -104,6 +105,33 @@ def test_the_merge_of_any_partition_is_the_profile_of_the_whole(
     if len(parts) > 2:  # in another grouping
         paired = parts[0].merge(parts[1])
         assert counts_of(parts[2].merge(*parts[3:]).merge(paired)) == whole
+
+
+@given(samples, st.integers(0, 60), st.integers(0, 60))
+@ANY_FOLDER
+def test_the_profile_of_a_window_is_that_of_its_samples(
+    tmp_path: Path, rows: Rows, one: int, two: int
+) -> None:
+    first, stop = sorted((one % len(rows), 1 + two % len(rows)))
+    if first == stop:
+        return
+    shares = {"after": first / len(rows), "before": stop / len(rows)}
+    data = write(tmp_path / "data", rows, files=2, group=5)
+    found = make_profile(data, tables(), ProfileOptions(**shares))
+    assert counts_of(found) == counts_of(make_profile(batches(rows[first:stop]), tables()))
+
+
+def test_a_first_sample_below_zero_is_refused() -> None:
+    with pytest.raises(UserError, match="first_sample -1: give a whole number, 0 or more"):
+        make_profile(batches([(1, None)]), tables(), ProfileOptions(first_sample=-1))
+
+
+def test_weights_do_not_change_a_profile() -> None:
+    plain = [{"a": ([1, 2], [1, 1]), "b": ([3, 4, 5], [1, 2])}]
+    weighted = [{name: (*pair, np.ones(len(pair[0]))) for name, pair in plain[0].items()}]
+    bags = [{name: Bags(ids, offsets=np.cumsum([0, *n])) for name, (ids, n) in plain[0].items()}]
+    profiles = [make_profile(data, tables()) for data in (plain, weighted, bags)]
+    assert len({profile.fingerprint for profile in profiles}) == 1
 
 
 def counts_of(profile: Profile) -> list[Any]:

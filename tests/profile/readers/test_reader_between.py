@@ -225,6 +225,22 @@ def test_formats_without_times_say_so(tmp_path: Path) -> None:
         TimeWindow(after=5, time="att").of(open_source(write(tmp_path, [1]) / "a.parquet", ["f"]))
     with pytest.raises(UserError, match="no such feature"):
         TimeWindow(after=5, time="at").of(open_source([{"f": [1]}], ["f"]))
+    with pytest.raises(UserError, match="'at' has 1 values for 2 samples"):
+        TimeWindow(after=5, time="at").of(open_source([{"f": [1, 2], "at": [5]}], ["f"]))
+
+
+def test_files_must_agree_on_the_type_of_their_times(tmp_path: Path) -> None:
+    for name, times in (("a", [1, 2]), ("b", ["2016-01-01", "2016-01-02"])):
+        pq.write_table(pa.table({"f": [1, 2], "at": times}), tmp_path / f"{name}.parquet")
+    with pytest.raises(UserError, match=r"b\.parquet: time column 'at' holds string, and int64"):
+        TimeWindow(before="50%", time="at").of(open_source(tmp_path, ["f"]))
+
+
+def test_nanoseconds_are_named_without_them(tmp_path: Path) -> None:
+    times = pa.array([10**18 + 1, 10**18 + 2], pa.timestamp("ns"))
+    source = open_source(write(tmp_path, times), ["f"])
+    with pytest.raises(UserError, match="goes from 2001-09-09 01:46:40 to 2001"):
+        TimeWindow(before="1999-01-01", time="at").of(source)
 
 
 def test_edges_of_the_wrong_kind_are_refused() -> None:

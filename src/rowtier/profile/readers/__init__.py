@@ -4,7 +4,8 @@ from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Source
 from rowtier.profile.readers.between import Between, Shifted
 from rowtier.profile.readers.open import open_source
 from rowtier.profile.readers.sample import Sample, Sampled
-from rowtier.profile.readers.window import Edge, TimeWindow
+from rowtier.profile.readers.times import Edge
+from rowtier.profile.readers.window import TimeWindow
 
 __all__ = [
     "Between",
