@@ -345,16 +345,19 @@ def step_errors(profile: Profile, data: str) -> tuple[dict[str, float], list[flo
 
 
 def cluster_for(tables: Tables) -> Cluster:
-    """Two nodes of four devices; fast memory for a quarter of the model, slow memory for all."""
+    """Two nodes of four devices; fast memory for a quarter of the model, slow memory for all.
+
+    Links are slow and quick to answer, so that the bytes of these small tables decide the step.
+    """
     total = sum(table.stored_bytes for table in tables)
-    fast = Tier(name="hbm", capacity_bytes=total // 4 // DEVICES, bandwidth_bytes_per_s=1e12)
-    slow = Tier(name="dram", capacity_bytes=2 * total, bandwidth_bytes_per_s=5e10)
+    fast = Tier(name="hbm", capacity_bytes=total // 4 // DEVICES, bandwidth_bytes_per_s=1e11)
+    slow = Tier(name="dram", capacity_bytes=2 * total, bandwidth_bytes_per_s=5e9)
     return Cluster(
         name="2x4",
         device=Device(tiers=(fast, slow)),
         levels=(
-            Level(name="node", size=4, bandwidth_bytes_per_s=1e11, latency_s=5e-6),
-            Level(name="cluster", size=2, bandwidth_bytes_per_s=1.25e10, latency_s=2e-5),
+            Level(name="node", size=4, bandwidth_bytes_per_s=1e10, latency_s=1e-6),
+            Level(name="cluster", size=2, bandwidth_bytes_per_s=1.25e9, latency_s=2e-6),
         ),
     )
 

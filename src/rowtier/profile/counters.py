@@ -1,10 +1,11 @@
 """The counters of one table: how often each row was looked up, in how many samples, and when.
 
-Counting is as fast as the counters are near. Lookups take one byte a row, which keeps far more
-of them in the cache than a word; a counter that runs over starts again from zero and its row is
-noted, which is rare, as it takes 256 lookups. The last sample of a row takes four: it says which
-lookups repeat an id of the same sample, and how many distinct rows windows of samples have
-(`windows.py`). When a time slice ends, only some rows are looked at again (`slices.py`).
+Counting is as fast as the counters are near, so a row has four bytes for all of it. One counts its
+lookups; a counter that runs over starts again from zero and its row is noted, which is rare, as
+it takes 256 lookups. The other three hold the row's last sample: it says which lookups repeat an
+id of the same sample, and how many distinct rows windows of samples have (`windows.py`). They
+count from a base that moves on with the samples. When a time slice ends, only some rows are
+looked at again (`slices.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
-from rowtier.profile.bits import bit_length
-from rowtier.profile.order import NarrowInts
+from rowtier.profile.bits import bit_length, prefetch_to_write
+from rowtier.profile.order import NarrowInts, narrow
 from rowtier.profile.slices import (
+    MOST_ROWS,
     MOST_SLICES,
     Slices,
     candidates,
@@ -29,18 +31,22 @@ from rowtier.profile.windows import BINS, TOP_BITS, Seen, Span, Windows, added
 
 Ints = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint32]
 
-COUNTER_BYTES = 6  # lookups, repeats within a sample, last sample
+COUNTER_BYTES = 5  # lookups and last sample, repeats within a sample
 _NONE = np.empty(0, dtype=np.int64)
 _NO_BYTES = np.empty(0, dtype=np.uint8)
-_FARTHEST = 2**32 - 2  # samples that fit into a row's last sample
+_FARTHEST = 2**24 - 2  # samples that fit into a row's last sample
+_MOST_SAMPLES = 2**22  # counted at once
+_NEAR = 2**17  # rows whose counters the cache holds anyway
+_AHEAD = 24  # lookups; from 16 to 32 it makes no difference that can be measured
 
 
 class Counters:
     """How often each row was seen: a byte per row, and the rows whose byte ran over."""
 
-    def __init__(self, rows: int):
-        self.low = np.zeros(rows, dtype=np.uint8)
+    def __init__(self, low: Bytes):
+        self.low = low
         self._over: list[Ints] = []
 
     def ran_over(self, places: Ints) -> None:
@@ -89,9 +95,9 @@ class RowCounters:
 
     def __init__(self, first_row: int, stop_row: int, num_embeddings: int, bits: int):
         self._first_row = first_row
-        self.lookups = Counters(stop_row - first_row)
+        self._words = np.zeros(stop_row - first_row, dtype="<u4")  # last sample, lookups
+        self.lookups = Counters(self._words.view(np.uint8)[::4])
         self.repeats: Counters | None = None  # within a sample
-        self._last = np.zeros(stop_row - first_row, dtype=np.uint32)
         self._slices = _SliceCounter(self.lookups, first_row, stop_row, num_embeddings, bits)
         self._bins: dict[int, Ints] = {}  # by the sample with which a slice begins
         self._head: list[Ints] = []  # rows that were new in the first window, and their samples
@@ -101,14 +107,15 @@ class RowCounters:
 
     def add(self, lookups: Lookups, first_sample: int, numbers: Ints | None = None) -> None:
         """Count the lookups of samples from `first_sample` on, or with these numbers."""
-        self._begin(first_sample, lookups.samples, numbers is None)
         start = 0
         while start < lookups.samples:
             number = first_sample + start if numbers is None else int(numbers[start])
             stop = self._slices.begin(number)
             end = start + stop - number if numbers is None else int(np.searchsorted(numbers, stop))
-            end = min(end, lookups.samples)
-            self._count(lookups.cut(start, end), first_sample + start)
+            end = min(end, lookups.samples, start + _MOST_SAMPLES)
+            self._begin(first_sample + start, end - start, numbers is None)
+            part = lookups if end - start == lookups.samples else lookups.cut(start, end)
+            self._count(part, first_sample + start)
             self._slices.add(end - start)
             start = end
 
@@ -131,53 +138,55 @@ class RowCounters:
         self._whole &= consecutive and first_sample == self._span.stop
         if first_sample + samples - self._base > _FARTHEST:
             base = first_sample >> TOP_BITS << TOP_BITS
-            by = np.uint32(min(base - self._base, _FARTHEST))
-            self._last = np.where(self._last > by, self._last - by, 0).astype(np.uint32)
+            _move_base(self._words, min(base - self._base, _FARTHEST))
             self._base = base
         self._span = replace(self._span, stop=first_sample + samples)
 
     def _count(self, lookups: Lookups, first_sample: int) -> None:
         """Count lookups of samples that lie in one slice."""
         assert self._span is not None
-        ragged = lookups.lengths is not None
-        if ragged and self.repeats is None:
-            self.repeats = Counters(len(self.lookups.low))
         over, again = np.empty((2, len(lookups.rows)), dtype=np.int64)
         new = self._whole and first_sample < self._span.head_stop
         head = np.empty((2, len(lookups.rows) if new else 0), dtype=np.int64)
-        found = _count(
-            lookups.rows,
-            lookups.lengths if lookups.lengths is not None else _NONE,
-            ragged,
-            self._first_row,
-            first_sample - self._base,
-            self.lookups.low,
-            _NO_BYTES if self.repeats is None else self.repeats.low,
-            self._last,
-            self._bins.setdefault(self._slices.start, np.zeros(BINS, dtype=np.int64)),
-            self._span.head_stop - self._base if new else 0,
-            over,
-            again,
-            head,
-        )
-        self.lookups.ran_over(over[: found[0]])
-        if self.repeats is not None:
-            self.repeats.ran_over(again[: found[1]])
-        if found[2]:
-            self._head.append(head[:, : found[2]].copy())
+        bins = self._bins.setdefault(self._slices.start, np.zeros(BINS, dtype=np.int64))
+        at = first_sample - self._base
+        head_stop = self._span.head_stop - self._base if new else 0
+        if lookups.lengths is None:
+            overs, heads = _count_single(
+                lookups.rows, self._first_row, at, self._words, bins, head_stop, over, head
+            )
+        else:
+            if self.repeats is None:
+                self.repeats = Counters(np.zeros(len(self._words), dtype=np.uint8))
+            overs, repeated, heads = _count_bags(
+                lookups.rows, lookups.lengths, self._first_row, at, self._words, bins, head_stop,
+                over, head, self.repeats.low, again,
+            )  # fmt: skip
+            self.repeats.ran_over(again[:repeated])
+        self.lookups.ran_over(over[:overs])
+        if heads:
+            self._head.append(head[:, :heads].copy())
 
     def _seen_first(self) -> Seen:
         """Rows of the first window, if it began before the samples."""
         places, samples = np.concatenate([np.empty((2, 0), dtype=np.int64), *self._head], axis=1)
-        return Seen.of(places + self._first_row, samples + self._base)
+        return Seen.of(places + self._first_row, samples + self._base_of_head)
+
+    @property
+    def _base_of_head(self) -> int:
+        """What samples of the first window were counted from: the base has not moved there."""
+        assert self._span is not None
+        return self._span.first >> TOP_BITS << TOP_BITS
 
     def _seen_last(self) -> Seen:
         """Rows of the last window, if it is not over."""
         assert self._span is not None
         start = max(0, self._span.tail_start - self._base)
-        places = np.flatnonzero(self._last > start)
-        samples = self._last[places].astype(np.int64) - 1 + self._base
-        return Seen.of(places + self._first_row, samples)
+        if self._span.stop == self._span.tail_start:
+            return Seen()
+        seen = np.empty((2, _seen_since(self._words, start, np.empty((2, 0), np.int64))), np.int64)
+        _seen_since(self._words, start, seen)
+        return Seen(narrow(seen[0] + self._first_row), seen[1] + self._base)
 
 
 class _SliceCounter:
@@ -189,11 +198,12 @@ class _SliceCounter:
         self._lookups, self._first_row, self.bits = lookups, first_row, bits
         self._thinning = least_thinning(num_embeddings)
         self._rows = candidates(first_row, stop_row, self._thinning)
+        self._touched = np.zeros(len(self._rows), dtype=np.bool_)
         self._before = np.zeros(len(self._rows), dtype=np.uint8)
         self._notes = 0  # that were there when the slice began
         self._number: int | None = None
         self._samples: dict[int, int] = {}
-        self._entries: dict[int, list[tuple[NarrowInts, Ints]]] = {}  # rows and counts, by slice
+        self._entries: dict[int, list[tuple[Ints, Ints]]] = {}  # places and counts, by slice
 
     @property
     def start(self) -> int:
@@ -206,7 +216,6 @@ class _SliceCounter:
         number = sample >> self.bits
         if number != self._number:
             self._end()
-            self._number = number
             while number - min(self._samples, default=number) >= MOST_SLICES:
                 self._double()
                 number = sample >> self.bits
@@ -221,58 +230,56 @@ class _SliceCounter:
     def finish(self) -> Slices:
         """All slices."""
         self._end()
-        touched = self._touched()
+        place = np.cumsum(self._touched) - 1  # among the touched rows
         first = min(self._samples, default=0)
         samples = np.zeros(max(self._samples, default=-1) + 1 - first, dtype=np.int64)
-        counts = np.zeros((len(touched), len(samples)), dtype=np.int64)
+        counts = np.zeros((int(np.count_nonzero(self._touched)), len(samples)), dtype=np.int64)
         for number, held in self._samples.items():
             samples[number - first] = held
-            for rows, seen in self._entries.get(number, ()):
-                counts[np.searchsorted(touched, rows), number - first] += seen
-        return Slices(self.bits, self._thinning, first, samples, touched, counts)
+            for places, seen in self._entries.get(number, ()):
+                counts[place[places], number - first] += seen
+        rows = self._rows[self._touched]
+        return Slices(self.bits, self._thinning, first, samples, rows, counts)
 
     def _end(self) -> None:
         """Note what was seen since the slice began."""
         if self._number is None:
             return
-        now = self._lookups.low[self._rows - self._first_row]
+        now = np.empty(len(self._rows), dtype=np.uint8)
+        _gather(self._lookups.low, self._rows, self._first_row, now)
         seen = now.astype(np.int64) - self._before
         places, times = self._lookups.over(self._notes)
-        if len(places):
+        if len(places) and len(self._rows):
             at = np.searchsorted(self._rows, places + self._first_row)
             at = np.minimum(at, len(self._rows) - 1)
             mine = self._rows[at] == places + self._first_row
             seen[at[mine]] += 256 * times[mine]
         self._before, self._notes = now, self._lookups.notes
         there = np.flatnonzero(seen)
-        self._entries.setdefault(self._number, []).append((self._rows[there], seen[there]))
-        self._thin()
-
-    def _touched(self) -> NarrowInts:
-        lists = [rows for entries in self._entries.values() for rows, _ in entries]
-        seen = np.zeros(len(self._rows), dtype=np.bool_)
-        for rows in lists:
-            seen[np.searchsorted(self._rows, rows)] = True
-        return self._rows[seen]
+        self._touched[there] = True
+        self._entries.setdefault(self._number, []).append((there, seen[there]))
+        if np.count_nonzero(self._touched) > MOST_ROWS:
+            self._thin()
 
     def _thin(self) -> None:
-        """Keep fewer rows, if there are too many already."""
-        thinning = thinning_of(self._touched(), self._thinning)
-        if thinning == self._thinning:
-            return
-        kept = thin(self._rows, thinning)
-        self._thinning, self._rows, self._before = thinning, self._rows[kept], self._before[kept]
+        """Keep fewer rows, since there are too many already."""
+        self._thinning = thinning_of(self._rows[self._touched], self._thinning)
+        kept = thin(self._rows, self._thinning)
+        place = np.cumsum(kept) - 1
+        self._rows, self._before = self._rows[kept], self._before[kept]
+        self._touched = self._touched[kept]
         for number, entries in self._entries.items():
-            masks = [thin(rows, thinning) for rows, _ in entries]
+            masks = [kept[places] for places, _ in entries]
             self._entries[number] = [
-                (rows[mask], seen[mask]) for (rows, seen), mask in zip(entries, masks, strict=True)
+                (place[places[mask]], seen[mask])
+                for (places, seen), mask in zip(entries, masks, strict=True)
             ]
 
     def _double(self) -> None:
         """Make slices twice as long."""
         self.bits += 1
         samples: dict[int, int] = {}
-        entries: dict[int, list[tuple[NarrowInts, Ints]]] = {}
+        entries: dict[int, list[tuple[Ints, Ints]]] = {}
         for number, held in self._samples.items():
             samples[number >> 1] = samples.get(number >> 1, 0) + held
             entries.setdefault(number >> 1, []).extend(self._entries.get(number, ()))
@@ -280,55 +287,126 @@ class _SliceCounter:
 
 
 @compiled
-def _count(
+def _seen_since(words: Words, start: int, found: Ints) -> int:
+    """Places that were seen from a sample on, and when last; how many, if there is no room."""
+    count, room = 0, found.shape[1]
+    for i in range(len(words)):
+        last = np.int64(words[i] >> np.uint32(8))
+        if last > start:
+            if room:
+                found[0, count] = i
+                found[1, count] = last - 1
+            count += 1
+    return count
+
+
+@compiled
+def _gather(low: Bytes, rows: NarrowInts, first_row: int, found: Bytes) -> None:
+    for i in range(len(rows)):
+        found[i] = low[rows[i] - first_row]
+
+
+@compiled
+def _move_base(words: Words, by: int) -> None:
+    """Count last samples from a later base; those before it were never."""
+    moved = np.uint32(by) << np.uint32(8)
+    for i in range(len(words)):
+        lookups = words[i] & np.uint32(255)
+        last = words[i] ^ lookups
+        words[i] = lookups | (last - moved if last > moved else np.uint32(0))
+
+
+@compiled
+def _count_single(
     rows: Ints,
-    lengths: Ints,
-    ragged: bool,
     first_row: int,
     at: int,
-    low: Bytes,
-    again: Bytes,
-    last: NDArray[np.uint32],
+    words: Words,
     bins: Ints,
     head_stop: int,
     over: Ints,
-    over_again: Ints,
     head: Ints,
+) -> tuple[int, int]:
+    """Count one row per sample; how many ran over, and were new before `head_stop`."""
+    size, overs, heads = np.uint64(len(words)), 0, 0
+    turns = np.zeros((4, len(bins)), dtype=np.int64)  # so that no count waits for the one before
+    far = len(words) > _NEAR
+    for i in range(len(rows)):
+        if far and i + _AHEAD < len(rows):
+            ahead = np.uint64(rows[i + _AHEAD] - first_row)
+            if ahead < size:
+                prefetch_to_write(words, ahead)
+        place = np.uint64(rows[i] - first_row)  # unsigned: a row before the first is too large
+        if place >= size:
+            continue
+        word, now = words[place], np.uint32(at + i + 1)
+        seen = (word + np.uint32(1)) & np.uint32(255)
+        words[place] = (now << np.uint32(8)) | seen
+        if seen == 0:
+            over[overs] = place
+            overs += 1
+        last = word >> np.uint32(8)
+        turns[i & 3, _bin(last, now)] += 1
+        if last == 0 and at + i < head_stop:
+            head[0, heads] = place
+            head[1, heads] = at + i
+            heads += 1
+    bins += turns.sum(axis=0)
+    return overs, heads
+
+
+@compiled
+def _count_bags(
+    rows: Ints,
+    lengths: Ints,
+    first_row: int,
+    at: int,
+    words: Words,
+    bins: Ints,
+    head_stop: int,
+    over: Ints,
+    head: Ints,
+    repeats: Bytes,
+    again: Ints,
 ) -> tuple[int, int, int]:
-    """Count rows; how many ran over, ran over as repeats, and were new before `head_stop`."""
-    size, one, far = np.uint64(len(low)), np.uint8(1), BINS - 1
-    overs, overs_again, heads = 0, 0, 0
-    samples = len(lengths) if ragged else len(rows)
-    i = 0
-    for sample in range(samples):
+    """The same for samples of any length; how many repeats ran over, too."""
+    size, one, far = np.uint64(len(words)), np.uint8(1), len(words) > _NEAR
+    overs, agains, heads, i = 0, 0, 0, 0
+    for sample in range(len(lengths)):
         now = np.uint32(at + sample + 1)
-        length = lengths[sample] if ragged else 1
-        for _ in range(length):
-            place = np.uint64(rows[i] - first_row)  # unsigned: a row before the first is too large
+        for _ in range(lengths[sample]):
+            if far and i + _AHEAD < len(rows):
+                ahead = np.uint64(rows[i + _AHEAD] - first_row)
+                if ahead < size:
+                    prefetch_to_write(words, ahead)
+            place = np.uint64(rows[i] - first_row)
             i += 1
             if place >= size:
                 continue
-            seen = np.uint8(low[place] + one)
-            low[place] = seen
+            word = words[place]
+            seen = (word + np.uint32(1)) & np.uint32(255)
+            words[place] = (now << np.uint32(8)) | seen
             if seen == 0:
                 over[overs] = place
                 overs += 1
-            before = last[place]
-            if before == 0:
-                bins[far] += 1
-                if at + sample < head_stop:
-                    head[0, heads] = place
-                    head[1, heads] = at + sample
-                    heads += 1
-            elif before == now:
-                bins[0] += 1
-                repeated = np.uint8(again[place] + one)
-                again[place] = repeated
+            last = word >> np.uint32(8)
+            bins[_bin(last, now)] += 1
+            if last == now:
+                repeated = np.uint8(repeats[place] + one)
+                repeats[place] = repeated
                 if repeated == 0:
-                    over_again[overs_again] = place
-                    overs_again += 1
-                continue
-            else:
-                bins[min(bit_length((before - np.uint32(1)) ^ (now - np.uint32(1))), far)] += 1
-            last[place] = now
-    return overs, overs_again, heads
+                    again[agains] = place
+                    agains += 1
+            elif last == 0 and at + sample < head_stop:
+                head[0, heads] = place
+                head[1, heads] = at + sample
+                heads += 1
+    return overs, agains, heads
+
+
+@compiled
+def _bin(last: np.uint32, now: np.uint32) -> int:
+    """How many bits lie between two samples, both one more than their numbers; 0 is never."""
+    if last == 0:
+        return BINS - 1
+    return min(bit_length((last - np.uint32(1)) ^ (now - np.uint32(1))), BINS - 1)

@@ -50,36 +50,49 @@ def least_thinning(num_embeddings: int) -> int:
 
 
 @compiled
-def leading_zeros(rows: NarrowInts, found: NDArray[np.uint8]) -> None:
-    """With how many zero bits the hash of each row begins."""
+def _mixed(row: int) -> np.uint64:
+    """A hash of a row."""
+    x = np.uint64(row) + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * _MIX_1
+    x = (x ^ (x >> np.uint64(27))) * _MIX_2
+    return x ^ (x >> np.uint64(31))
+
+
+@compiled
+def _hashes(rows: NarrowInts, found: NDArray[np.uint64]) -> None:
     for i in range(len(rows)):
-        x = np.uint64(rows[i]) + np.uint64(0x9E3779B97F4A7C15)
-        x = (x ^ (x >> np.uint64(30))) * _MIX_1
-        x = (x ^ (x >> np.uint64(27))) * _MIX_2
-        x = x ^ (x >> np.uint64(31))
-        zeros = 0
-        while zeros < 63 and x & np.uint64(1 << 63) == 0:
-            x = x << np.uint64(1)
-            zeros += 1
-        found[i] = zeros
+        found[i] = _mixed(rows[i])
+
+
+@compiled
+def _candidates(first: int, stop: int, thinning: int, found: Ints) -> int:
+    count, most = 0, np.uint64(64 - thinning)
+    for row in range(first, stop):
+        if _mixed(row) >> most == 0:
+            found[count] = row
+            count += 1
+    return count
+
+
+def _hashed(rows: NarrowInts) -> NDArray[np.uint64]:
+    found = np.empty(len(rows), dtype=np.uint64)
+    _hashes(rows, found)
+    return found
 
 
 def thin(rows: NarrowInts, thinning: int) -> NDArray[np.bool_]:
-    """Which rows are kept."""
+    """Which rows are kept: those whose hash begins with `thinning` zero bits."""
     if not thinning:
         return np.ones(len(rows), dtype=np.bool_)
-    zeros = np.empty(len(rows), dtype=np.uint8)
-    leading_zeros(rows, zeros)
-    return np.asarray(zeros >= thinning)
+    return np.asarray(_hashed(rows) >> np.uint64(64 - thinning) == 0)
 
 
 def candidates(first_row: int, stop_row: int, thinning: int) -> NarrowInts:
     """The rows of a range that are kept, in order."""
-    kept = [np.empty(0, dtype=np.int64)]
-    for start in range(first_row, stop_row, 2**20):
-        rows = np.arange(start, min(stop_row, start + 2**20))
-        kept.append(rows[thin(rows, thinning)])
-    return narrow(np.concatenate(kept))
+    if not thinning:
+        return narrow(np.arange(first_row, stop_row))
+    found = np.empty(max(0, stop_row - first_row), dtype=np.int64)
+    return narrow(found[: _candidates(first_row, stop_row, thinning, found)].copy())
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,10 +158,8 @@ def thinning_of(rows: NarrowInts, least: int) -> int:
     """The least thinning that leaves few enough rows."""
     if len(rows) <= MOST_ROWS:
         return least
-    zeros = np.empty(len(rows), dtype=np.uint8)
-    leading_zeros(rows, zeros)
-    left = np.cumsum(np.bincount(zeros, minlength=64)[::-1])[::-1]  # rows, by thinning
-    return max(least, int(np.argmax(left <= MOST_ROWS)))
+    coldest = np.partition(_hashed(rows), MOST_ROWS)[MOST_ROWS]  # the first that is too many
+    return max(least, 64 - int(coldest).bit_length() + 1)
 
 
 def merge_slices(parts: Sequence[Slices], *, same_samples: bool = False) -> Slices:

@@ -33,6 +33,7 @@ class _Opened(threading.local):
     path = ""
     stamp = ""
     file: Any = None
+    names: frozenset[str] = frozenset()  # of its columns
 
     def __reduce__(self) -> tuple[type[_Opened], tuple[()]]:
         return (_Opened, ())  # a pickled source opens its files anew
@@ -91,7 +92,7 @@ class ParquetSource:
 
     def _column(self, part: Part, name: str) -> Ids:
         file = self._open(part)
-        if name not in file.schema_arrow.names:
+        if name not in self._opened.names:
             return self._constant(part, name)
         with reading(part.path, f"{name} in row group {part.piece}"):
             table = file.read_row_group(part.piece, columns=[name], use_threads=False)
@@ -122,6 +123,7 @@ class ParquetSource:
                     pa.default_memory_pool().release_unused()
                 opened.file = pq.ParquetFile(part.path, pre_buffer=False)
             opened.path, opened.stamp = part.path, part.stamp
+            opened.names = frozenset(opened.file.schema_arrow.names)  # asking takes a while
         return opened.file
 
 
