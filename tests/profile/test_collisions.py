@@ -63,8 +63,8 @@ def test_few_ids_and_few_rows() -> None:
 
 def test_a_sketch_of_ids_gives_the_estimate() -> None:
     stats = stats_of(np.arange(200_000), 100_000, ids="hash")
-    registers = DistinctIds.of(stats.distinct.hashes)._sketch()
-    object.__setattr__(stats, "distinct", DistinctIds(None, registers))
+    registers = DistinctIds.of(stats.distinct_ids.hashes)._sketch()
+    object.__setattr__(stats, "distinct_ids", DistinctIds(None, registers))
     assert look_at(stats).collisions == pytest.approx(200_000 * (1 - np.exp(-2)), rel=0.05)
 
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from rowtier import MismatchError, Profile, Table, Tables, UserError
 from rowtier.plan.bags import Bags
 from rowtier.profile import make as make_module
-from rowtier.profile.count import Counters, touched_rows
+from rowtier.profile.count import touched_rows
+from rowtier.profile.counters import Lookups, RowCounters
 from rowtier.profile.distinct import LIMIT, DistinctCounter, DistinctIds
 from rowtier.profile.ids import hash_ints
 from rowtier.profile.make import ProfileOptions, make_profile
@@ -79,10 +80,10 @@ def test_a_profile_equals_a_naive_count(tmp_path: Path, rows: Rows) -> None:
         assert found == dict(expected)
         assert not list(stats.mistakes())
         assert stats.samples == len(rows)
-    late = Counter(a for a, _ in rows[len(rows) // 2 :])
-    counts = profile["one"].counts
+    holding = Counter(row for a, b in rows for row in {a, *(b or [])})
+    counts = profile["two"].counts
     assert counts is not None
-    assert {r: n for r, n in zip(counts.rows, counts.late, strict=True) if n} == dict(late)
+    assert dict(zip(counts.rows.tolist(), counts.samples.tolist(), strict=True)) == dict(holding)
     b = profile["two"].features[0]
     assert b.present == sum(bool(b) for _, b in rows)
     assert dict(b.lengths) == dict(Counter(len(b) for _, b in rows if b))
@@ -94,17 +95,17 @@ def test_the_merge_of_any_partition_is_the_profile_of_the_whole(
     rows: Rows, data: st.DataObject
 ) -> None:
     described = tables(ids="hash")
-    whole = counts_of(make_profile(batches(rows), described))
+    whole = make_profile(batches(rows), described).fingerprint
     edges = data.draw(st.lists(st.integers(0, len(rows)), max_size=4))
     parts = [
         make_profile(batches(rows[a:b]), described, ProfileOptions(first_sample=a))
         for a, b in pairwise(sorted({0, len(rows), *edges}))
     ]
     parts = data.draw(st.permutations(parts))
-    assert counts_of(parts[0].merge(*parts[1:])) == whole
+    assert parts[0].merge(*parts[1:]).fingerprint == whole
     if len(parts) > 2:  # in another grouping
         paired = parts[0].merge(parts[1])
-        assert counts_of(parts[2].merge(*parts[3:]).merge(paired)) == whole
+        assert parts[2].merge(*parts[3:]).merge(paired).fingerprint == whole
 
 
 @given(samples, st.integers(0, 60), st.integers(0, 60))
@@ -118,7 +119,8 @@ def test_the_profile_of_a_window_is_that_of_its_samples(
     shares = {"after": first / len(rows), "before": stop / len(rows)}
     data = write(tmp_path / "data", rows, files=2, group=5)
     found = make_profile(data, tables(), ProfileOptions(**shares))
-    assert counts_of(found) == counts_of(make_profile(batches(rows[first:stop]), tables()))
+    alone = make_profile(batches(rows[first:stop]), tables(), ProfileOptions(first_sample=first))
+    assert found.fingerprint == alone.fingerprint
 
 
 def test_a_first_sample_below_zero_is_refused() -> None:
@@ -132,16 +134,6 @@ def test_weights_do_not_change_a_profile() -> None:
     bags = [{name: Bags(ids, offsets=np.cumsum([0, *n])) for name, (ids, n) in plain[0].items()}]
     profiles = [make_profile(data, tables()) for data in (plain, weighted, bags)]
     assert len({profile.fingerprint for profile in profiles}) == 1
-
-
-def counts_of(profile: Profile) -> list[Any]:
-    """Everything that does not depend on where the second half of the data begins."""
-    found: list[Any] = []
-    for stats in profile.stats:
-        assert stats.counts is not None
-        rows, counts = stats.counts.rows.tolist(), stats.counts.counts.tolist()
-        found += [stats.samples, stats.features, rows, counts]
-    return found
 
 
 @given(samples)
@@ -196,8 +188,8 @@ def test_strings_are_hashed_and_counted_with_their_collisions(tmp_path: Path) ->
     stats = make_profile(tmp_path / "w.parquet", Tables(batch_size=1, tables=(table,)))["t"]
     rows = {xxhash.xxh64_intdigest(f"user-{i}".encode(), 0) % 40 for i in range(50)}
     assert stats.touched == len(rows)
-    assert stats.distinct is not None
-    assert (stats.distinct.count, stats.distinct.exact) == (50, True)
+    assert stats.distinct_ids is not None
+    assert (stats.distinct_ids.count, stats.distinct_ids.exact) == (50, True)
     wrong = table.model_copy(update={"ids": "as_is"})
     with pytest.raises(UserError, match=r"'w' holds strings such as 'user-0'.*ids: hash"):
         make_profile(tmp_path / "w.parquet", Tables(batch_size=1, tables=(wrong,)))
@@ -231,7 +223,7 @@ def test_modulo_folds_ids_and_counts_the_collisions() -> None:
     table = Table(name="t", num_embeddings=10, embedding_dim=2, features=("f",), ids="modulo")
     data = [{"f": np.array([3, 13, 23, 4])}]
     stats = make_profile(data, Tables(batch_size=1, tables=(table,)))["t"]
-    assert (stats.touched, stats.distinct and stats.distinct.count) == (2, 4)
+    assert (stats.touched, stats.distinct_ids and stats.distinct_ids.count) == (2, 4)
 
 
 def test_distinct_ids_are_exact_when_few_and_sketched_when_many() -> None:
@@ -262,17 +254,18 @@ def test_distinct_ids_equal_a_set(hashes: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 70_000), st.integers(0, 600)), max_size=40))
 @settings(max_examples=40, deadline=None)
 def test_touched_rows_are_ordered_by_heat_then_row(pairs: list[tuple[int, int]]) -> None:
-    halves = Counters(len(pairs)), Counters(len(pairs))
-    for side, counters in enumerate(halves):
-        seen = np.repeat(np.arange(len(pairs)) + 5, [pair[side] for pair in pairs])
-        for piece in np.array_split(seen, 3):
-            counters.add(piece, 5)
-    found = touched_rows(*halves, first_row=5)
+    counters = RowCounters(5, 5 + len(pairs), 5 + len(pairs), 0)
+    once, repeated = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    rows = np.arange(len(pairs)) + 5
+    alone = np.repeat(rows, once)
+    counters.add(Lookups(alone, None, len(alone)), 0)
+    counters.add(Lookups(np.repeat(rows, repeated), repeated, len(rows)), len(alone))
+    found = touched_rows(counters.lookups, counters.repeats, first_row=5)
     totals = [sum(pair) for pair in pairs]
     expected = sorted((i for i in range(len(pairs)) if totals[i]), key=lambda i: (-totals[i], i))
     assert found.rows.tolist() == [i + 5 for i in expected]
     assert found.counts.tolist() == [totals[i] for i in expected]
-    assert found.late.tolist() == [pairs[i][1] for i in expected]
+    assert found.samples.tolist() == [pairs[i][0] + (pairs[i][1] > 0) for i in expected]
 
 
 def test_data_without_samples_is_refused(tmp_path: Path) -> None:
@@ -292,6 +285,8 @@ def test_profiles_of_other_tables_are_not_merged() -> None:
     second = make_profile(batches(rows), tables(ids="modulo"))
     with pytest.raises(MismatchError, match=first.fingerprint):
         first.merge(second)
+    with pytest.raises(UserError, match=r"samples 0 to 1 are in two.*--first-sample 2"):
+        first.merge(first)
     with pytest.raises(UserError, match="does not know its rows"):
         first.to_curve().merge(first.to_curve())
 

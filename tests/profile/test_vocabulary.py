@@ -123,8 +123,9 @@ def test_parts_are_profiled_with_one_vocabulary_and_merged(tmp_path: Path) -> No
         described = str(tmp_path / "tables.yaml")
         return run("profile", str(data), "--tables", described, "-o", str(tmp_path / output), *more)
 
-    assert measure(first, "p1")[0] == measure(second, "alone")[0] == 0
-    assert measure(second, "p2", "--vocabulary", str(tmp_path / "p1"))[0] == 0
+    later = ("--first-sample", "5")
+    assert measure(first, "p1")[0] == measure(second, "alone", *later)[0] == 0
+    assert measure(second, "p2", "--vocabulary", str(tmp_path / "p1"), *later)[0] == 0
     parts = [str(tmp_path / name) for name in ("p1", "alone")]
     code, _, errors = run("profile", "merge", *parts, "-o", str(tmp_path / "m"))
     assert code == 2
@@ -136,7 +137,7 @@ def test_parts_are_profiled_with_one_vocabulary_and_merged(tmp_path: Path) -> No
     assert merged["t"].vocabulary is not None
     assert merged["t"].lookups == len(WORDS)
     plan_for(merged).save(tmp_path / "plan")
-    assert measure(second, "p3", "--vocabulary", str(tmp_path / "plan"))[0] == 0
+    assert measure(second, "p3", "--vocabulary", str(tmp_path / "plan"), *later)[0] == 0
     assert Profile.load(tmp_path / "p3").fingerprint == Profile.load(tmp_path / "p2").fingerprint
     with pytest.raises(MismatchError, match="different vocabularies"):
         Profile.load(tmp_path / "p1").merge(Profile.load(tmp_path / "alone"))

@@ -130,20 +130,25 @@ def together(features: Sequence[Lookups]) -> Lookups:
 def touched_rows(lookups: Counters, repeats: Counters | None, first_row: int = 0) -> RowCounts:
     """The touched rows, hottest first, ties by row."""
     over, times = lookups.over()
-    rows, counts = _by_heat(lookups.low, over, 256 * times)
-    samples = counts if repeats is None else counts - repeats.total(rows)
-    return RowCounts(rows + first_row, counts, samples)
+    rows, counts = _by_heat(lookups.low, over, 256 * times, first_row)
+    rows += first_row
+    if repeats is None:
+        return RowCounts(rows, counts)
+    return RowCounts(rows, counts, counts - repeats.total(rows - first_row))
 
 
 def _by_heat(
-    low: NDArray[np.unsignedinteger], over: Ints, more: Ints
+    low: NDArray[np.unsignedinteger], over: Ints, more: Ints, first_row: int = 0
 ) -> tuple[NarrowInts, NarrowInts]:
-    """Rows in order of their counters; the rows `over` have `more` than these say."""
+    """Rows in order of their counters; the rows `over` have `more` than these say.
+
+    Rows are counted from 0, and have room for numbers from `first_row` on.
+    """
     sizes = np.zeros(_MANY + 1, dtype=np.int64)
     most = _tally(low, over, more, sizes)
     touched = int(sizes[1:].sum())
     places = np.cumsum(sizes[::-1])[::-1] - sizes  # where the rows of each count begin
-    rows = np.empty(touched, dtype=narrow_dtype(0, len(low) - 1))
+    rows = np.empty(touched, dtype=narrow_dtype(0, first_row + len(low) - 1))
     counts = np.empty(touched, dtype=narrow_dtype(0, int(most)))
     _place(low, over, more, places, rows, counts)
     many = int(sizes[_MANY])

@@ -145,38 +145,41 @@ class RowCounters:
     def _count(self, lookups: Lookups, first_sample: int) -> None:
         """Count lookups of samples that lie in one slice."""
         assert self._span is not None
-        over, again = np.empty((2, len(lookups.rows)), dtype=np.int64)
-        new = self._whole and first_sample < self._span.head_stop
-        head = np.empty((2, len(lookups.rows) if new else 0), dtype=np.int64)
-        bins = self._bins.setdefault(self._slices.start, np.zeros(BINS, dtype=np.int64))
         at = first_sample - self._base
-        head_stop = self._span.head_stop - self._base if new else 0
-        if lookups.lengths is None:
-            overs, heads = _count_single(
-                lookups.rows, self._first_row, at, self._words, bins, head_stop, over, head
-            )
-        else:
+        if self._whole and first_sample < self._span.head_stop:
+            self._head.append(self._new(lookups, at, self._span.head_stop - self._base))
+        over, again = np.empty((2, len(lookups.rows)), dtype=np.int64)
+        bins = self._bins.setdefault(self._slices.start, np.zeros(BINS, dtype=np.int64))
+        counted = (lookups.rows, self._first_row, at, self._words)
+        if lookups.lengths is not None:
             if self.repeats is None:
                 self.repeats = Counters(np.zeros(len(self._words), dtype=np.uint8))
-            overs, repeated, heads = _count_bags(
-                lookups.rows, lookups.lengths, self._first_row, at, self._words, bins, head_stop,
-                over, head, self.repeats.low, again,
-            )  # fmt: skip
+            overs, repeated = _count_bags(
+                *counted, bins, over, lookups.lengths, self.repeats.low, again
+            )
             self.repeats.ran_over(again[:repeated])
+        else:
+            overs = _count_single(*counted, bins, over)
         self.lookups.ran_over(over[:overs])
-        if heads:
-            self._head.append(head[:, :heads].copy())
+
+    def _new(self, lookups: Lookups, at: int, stop: int) -> Ints:
+        """Rows that are looked up for the first time before a sample, and in which."""
+        sample = np.arange(lookups.samples)
+        if lookups.lengths is not None:
+            sample = np.repeat(sample, lookups.lengths)
+        inside = int(np.searchsorted(sample, stop - at))
+        places, first = np.unique(lookups.rows[:inside] - self._first_row, return_index=True)
+        here = (places >= 0) & (places < len(self._words))
+        places, first = places[here], first[here]
+        never = self._words[places] < 256
+        return np.stack((places[never], at + sample[first[never]]))
 
     def _seen_first(self) -> Seen:
         """Rows of the first window, if it began before the samples."""
-        places, samples = np.concatenate([np.empty((2, 0), dtype=np.int64), *self._head], axis=1)
-        return Seen.of(places + self._first_row, samples + self._base_of_head)
-
-    @property
-    def _base_of_head(self) -> int:
-        """What samples of the first window were counted from: the base has not moved there."""
         assert self._span is not None
-        return self._span.first >> TOP_BITS << TOP_BITS
+        places, samples = np.concatenate([np.empty((2, 0), dtype=np.int64), *self._head], axis=1)
+        base = self._span.first >> TOP_BITS << TOP_BITS  # which did not move before the head ended
+        return Seen.of(places + self._first_row, samples + base)
 
     def _seen_last(self) -> Seen:
         """Rows of the last window, if it is not over."""
@@ -317,19 +320,9 @@ def _move_base(words: Words, by: int) -> None:
 
 
 @compiled
-def _count_single(
-    rows: Ints,
-    first_row: int,
-    at: int,
-    words: Words,
-    bins: Ints,
-    head_stop: int,
-    over: Ints,
-    head: Ints,
-) -> tuple[int, int]:
-    """Count one row per sample; how many ran over, and were new before `head_stop`."""
-    size, overs, heads = np.uint64(len(words)), 0, 0
-    turns = np.zeros((4, len(bins)), dtype=np.int64)  # so that no count waits for the one before
+def _count_single(rows: Ints, first_row: int, at: int, words: Words, bins: Ints, over: Ints) -> int:
+    """Count one row per sample; how many ran over."""
+    size, overs, own = np.uint64(len(words)), 0, np.zeros((4, 33), dtype=np.int64)
     far = len(words) > _NEAR
     for i in range(len(rows)):
         if far and i + _AHEAD < len(rows):
@@ -337,41 +330,35 @@ def _count_single(
             if ahead < size:
                 prefetch_to_write(words, ahead)
         place = np.uint64(rows[i] - first_row)  # unsigned: a row before the first is too large
-        if place >= size:
-            continue
-        word, now = words[place], np.uint32(at + i + 1)
-        seen = (word + np.uint32(1)) & np.uint32(255)
-        words[place] = (now << np.uint32(8)) | seen
-        if seen == 0:
-            over[overs] = place
-            overs += 1
-        last = word >> np.uint32(8)
-        turns[i & 3, _bin(last, now)] += 1
-        if last == 0 and at + i < head_stop:
-            head[0, heads] = place
-            head[1, heads] = at + i
-            heads += 1
-    bins += turns.sum(axis=0)
-    return overs, heads
+        if place < size:
+            word, now = words[place], np.uint32(at + i + 1)
+            seen = (word + np.uint32(1)) & np.uint32(255)
+            words[place] = (now << np.uint32(8)) | seen
+            if seen == 0:
+                over[overs] = place
+                overs += 1
+            last = word >> np.uint32(8)
+            # Never is 0, and one less has all 32 bits: far away.
+            own[i & 3, bit_length((last - np.uint32(1)) ^ (now - np.uint32(1)))] += 1
+    _add_bins(own, bins)
+    return overs
 
 
 @compiled
 def _count_bags(
     rows: Ints,
-    lengths: Ints,
     first_row: int,
     at: int,
     words: Words,
     bins: Ints,
-    head_stop: int,
     over: Ints,
-    head: Ints,
+    lengths: Ints,
     repeats: Bytes,
     again: Ints,
-) -> tuple[int, int, int]:
-    """The same for samples of any length; how many repeats ran over, too."""
-    size, one, far = np.uint64(len(words)), np.uint8(1), len(words) > _NEAR
-    overs, agains, heads, i = 0, 0, 0, 0
+) -> tuple[int, int]:
+    """Count samples of any length; how many ran over, and how many repeats did."""
+    size, one, own = np.uint64(len(words)), np.uint8(1), np.zeros((4, 33), dtype=np.int64)
+    far, overs, agains, i = len(words) > _NEAR, 0, 0, 0
     for sample in range(len(lengths)):
         now = np.uint32(at + sample + 1)
         for _ in range(lengths[sample]):
@@ -390,23 +377,20 @@ def _count_bags(
                 over[overs] = place
                 overs += 1
             last = word >> np.uint32(8)
-            bins[_bin(last, now)] += 1
+            own[i & 3, bit_length((last - np.uint32(1)) ^ (now - np.uint32(1)))] += 1
             if last == now:
                 repeated = np.uint8(repeats[place] + one)
                 repeats[place] = repeated
                 if repeated == 0:
                     again[agains] = place
                     agains += 1
-            elif last == 0 and at + sample < head_stop:
-                head[0, heads] = place
-                head[1, heads] = at + sample
-                heads += 1
-    return overs, agains, heads
+    _add_bins(own, bins)
+    return overs, agains
 
 
 @compiled
-def _bin(last: np.uint32, now: np.uint32) -> int:
-    """How many bits lie between two samples, both one more than their numbers; 0 is never."""
-    if last == 0:
-        return BINS - 1
-    return min(bit_length((last - np.uint32(1)) ^ (now - np.uint32(1))), BINS - 1)
+def _add_bins(own: Ints, bins: Ints) -> None:
+    """Add lookups by bits, of which four take turns, so that none waits for the one before."""
+    for turn in range(len(own)):
+        for bits in range(own.shape[1]):
+            bins[min(bits, BINS - 1)] += own[turn, bits]

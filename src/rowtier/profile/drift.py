@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,6 +52,7 @@ class Factors:
 COVERAGE = Factors(change=0.7, scales=1.4, scatter=2.2, least=0.002)
 DISTINCT = Factors(change=1.2, scales=0.8, scatter=1.2, least=0.015)
 _GOES_ON = 0.4  # of a change of distinct rows
+_OF_90 = NormalDist().inv_cdf(0.95)  # standard deviations that hold nine times in ten
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +118,7 @@ class Drift:
                 f"the data has {int(self.slices.samples.sum()):,} samples in {known} time slices, "
                 f"and {LEAST_SLICES} slices are the least that show how it changes: profile more"
             )
-        if not self.pairs(1.0):
+        if not self.long:
             return (
                 f"looking {self.horizon:g} times the length of the data ahead takes windows that "
                 "its time slices do not have: choose a smaller --horizon"
@@ -256,5 +258,7 @@ def combined(
     if len(short) > 1:
         scatter = np.maximum(short.var(axis=0, ddof=1) - short_noise.mean(axis=0), 0)
     squares = (factors.change * change) ** 2 + (factors.scales * apart) ** 2
-    reach = np.sqrt(squares + factors.scatter**2 * scatter) + factors.least
-    return Change(goes_on * (change - apart / 2), reach)
+    squares += factors.scatter**2 * scatter
+    # What is taken off is known no better than chance lets it be.
+    squares += noise * (_OF_90 * change / np.where(at_long == 0, 1.0, at_long)) ** 2
+    return Change(goes_on * (change - apart / 2), np.sqrt(squares) + factors.least)

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -58,9 +59,10 @@ def why_unknown(stats: TableStats) -> str:
         return "a curve does not say how sure it is: profile data, and ask that profile"
     if not stats.lookups:
         return "no lookup was seen"
-    if stats.drift is None:
+    drift = stats.drift
+    if drift is None:
         return "the profile does not know the order of the data: profile the data itself"
-    return stats.drift.unknown or ""
+    return drift.unknown or ""
 
 
 def coverage_of(stats: TableStats, rows: int, confidence: float = 0.9) -> Share:
@@ -126,20 +128,27 @@ def check_locality(stats: TableStats, batches: Batches) -> None:
     )
 
 
+_CURVES: WeakKeyDictionary[TableStats, dict[float, CoverageCurve]] = WeakKeyDictionary()
+
+
 def curve_of(stats: TableStats, confidence: float = 0.9) -> CoverageCurve:
     """Coverage of all hot sets of a table whose rows were counted."""
     assert stats.counts is not None
-    rows = stats.table.num_embeddings
-    return coverage_curve(stats.counts.counts, stats.drift, rows, confidence)
+    known = _CURVES.setdefault(stats, {})
+    if confidence not in known:
+        counts, rows = stats.counts.counts, stats.table.num_embeddings
+        known[confidence] = coverage_curve(counts, stats.drift, rows, confidence)
+    return known[confidence]
 
 
 def planning_curve(stats: TableStats, confidence: float | None = None) -> Curve:
     """The curve to plan with, or at a confidence its low end; with how steady heat is."""
     known = curve_of(stats, 0.9 if confidence is None else confidence)
     curve = known.smoothed(pessimistic=confidence is not None)
-    if stats.drift is None or stats.drift.unknown is not None or not len(curve.stops):
+    drift = stats.drift
+    if drift is None or drift.unknown is not None or not len(curve.stops):
         return curve
-    return replace(curve, shape=stats.drift.steadiness(curve.stops))
+    return replace(curve, shape=drift.steadiness(curve.stops))
 
 
 def cautious(stats: TableStats, confidence: float) -> TableStats:

@@ -148,9 +148,12 @@ class TableStats:
 
         return planning_curve(self, confidence)
 
-    @cached_property
+    @property
     def drift(self) -> Drift | None:
-        """What the time slices say about change; None where there are none."""
+        """What the time slices say about change; None where there are none.
+
+        Made anew, since it keeps what it looks at, which is much.
+        """
         from rowtier.profile.drift import Drift
 
         if self.slices is None:
