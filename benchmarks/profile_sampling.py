@@ -2,8 +2,8 @@
 
 The stream: 100 M independent ids of a Zipf 1.05 distribution over 40 M rows, rows scattered
 by a seeded bijection, drawn anew for every seed. A sample of x % is the first x % of the
-stream: its ids are independent, so any x % of it are alike. Its second half is the late
-half. The hot set is the K rows with the highest counts, ties by row id.
+stream: its ids are independent, so any x % of it are alike. It has twelve time slices, each of
+which knows one row in 512. The hot set is the K rows with the highest counts, ties by row id.
 
 The truth is Σ p over that very hot set: what infinitely many fresh ids would measure. Once
 per run it is checked against fresh ids that are really drawn (`fresh_difference`).
@@ -20,6 +20,9 @@ from _form import Measured, run
 from numpy.typing import NDArray
 
 from rowtier.profile.coverage import coverage_curve
+from rowtier.profile.drift import Drift
+from rowtier.profile.order import NarrowInts
+from rowtier.profile.slices import Slices, candidates
 from rowtier.synth.kernels import ZipfShape, fill_zipf, scatter, zipf_shape
 from rowtier.synth.seed import key_of
 
@@ -31,6 +34,8 @@ EXPONENT = 1.05
 SAMPLES = (0.001, 0.01, 0.1, 1.0)
 HOT_SETS = (0.001, 0.01, 0.05, 0.1)
 CHUNK = 2_000_000
+SLICES = 12
+THINNING = 9
 ONE = np.int32(1)  # of the counters' own type: otherwise np.add.at is ten times slower
 GOALS: dict[str, Any] = {
     "max_coverage_error": ("<=", 0.02),
@@ -73,9 +78,9 @@ def measure(quick: bool) -> Measured:
     seen: dict[tuple[float, float], list[tuple[float, ...]]] = {}
     fresh = 0.0
     for seed in range(4 if quick else 20):
-        for sample, counts, late in samples(stream, seed):
+        for sample, counts, drift in samples(stream, seed):
             touched = np.flatnonzero(counts)
-            curve = coverage_curve(counts[touched], late[touched], stream.rows)
+            curve = coverage_curve(counts[touched], drift, stream.rows)
             for share, truth, claim in truths(stream, counts):
                 cell = (truth, claim, *curve.at(round(share * stream.rows)))
                 seen.setdefault((sample, share), []).append(cell)
@@ -92,19 +97,28 @@ def measure(quick: bool) -> Measured:
     return Measured(rows, figures)
 
 
-def samples(stream: Stream, seed: int) -> Iterator[tuple[float, Counts, Counts]]:
-    """Every sample of one stream: its counts, and those of its late half."""
+def samples(stream: Stream, seed: int) -> Iterator[tuple[float, Counts, Drift]]:
+    """Every sample of one stream: its counts, and what its slices say about change."""
     counts = np.zeros(stream.rows, dtype=np.int32)
-    early = counts.copy()
+    kept = candidates(0, stream.rows, THINNING)
     stops = {round(stream.ids * sample): sample for sample in SAMPLES}
-    read = 0
-    for ids in _cut_at(stream.draw(stream.ids, seed, "stream"), {*stops, *(n // 2 for n in stops)}):
+    edges = {stop: [stop * part // SLICES for part in range(1, SLICES + 1)] for stop in stops}
+    read, seen = 0, {0: counts[kept]}
+    every = {edge for found in edges.values() for edge in found}
+    for ids in _cut_at(stream.draw(stream.ids, seed, "stream"), every):
         np.add.at(counts, ids, ONE)
         read += len(ids)
-        if read * 2 in stops:
-            early[:] = counts
+        if read in every:
+            seen[read] = counts[kept]
         if read in stops:
-            yield stops[read], counts, counts - early
+            before = np.stack([seen[edge] for edge in (0, *edges[read])], axis=1)
+            yield stops[read], counts, _drift(np.diff(before, axis=1), kept, read, stream.rows)
+
+
+def _drift(by_slice: Counts, kept: NarrowInts, ids: int, rows: int) -> Drift:
+    touched = np.flatnonzero(by_slice.any(axis=1))
+    each = np.full(SLICES, ids // SLICES)
+    return Drift(Slices(0, THINNING, 0, each, kept[touched], by_slice[touched]), rows)
 
 
 def _cut_at(chunks: Iterator[Counts], stops: set[int]) -> Iterator[Counts]:

@@ -90,6 +90,7 @@ class Claim:
     high: float | None
     before: tuple[float, float]
     relative: bool
+    value_before: float = math.nan
 
     @property
     def hit(self) -> bool:
@@ -136,15 +137,22 @@ def figures_of(
 ) -> dict[str, float | None]:
     """What follows from all data sets together."""
     told = [claim for claim in claims if claim.low is not None]
+    shares = [claim for claim in told if not claim.relative]
     errors = [abs(claim.value / claim.truth - 1) for claim in claims if claim.relative]
+    before = [abs(claim.value_before / claim.truth - 1) for claim in claims if claim.relative]
     return {
         "interval_hit_rate": float(np.mean([claim.hit for claim in told])),
         "interval_abstained": 1 - len(told) / len(claims),
         "interval_score_ratio": float(
             np.mean([c.score for c in told]) / np.mean([c.score_before for c in told])
         ),
+        "interval_score_ratio_shares": float(
+            np.mean([c.score for c in shares]) / np.mean([c.score_before for c in shares])
+        ),
         "distinct_error_median": float(np.median(errors)),
         "distinct_error_p90": float(np.quantile(errors, 0.9)),
+        "distinct_error_median_before": float(np.median(before)),
+        "distinct_error_p90_before": float(np.quantile(before, 0.9)),
         "step_error_median": float(np.median(steps)),
         "step_error_max": max(steps),
         "caution_mean": float(np.mean(caution)),
@@ -304,12 +312,12 @@ def _distinct(profile: Profile, table: Table, second: Lookups) -> Iterator[Claim
         pairs = np.unique(places[inside] // size * table.num_embeddings + second.rows[inside])
         seen = np.bincount(pairs // table.num_embeddings, minlength=batches).astype(np.float64)
         found = profile.distinct(table.name, size)
-        _, low, high = distinct_interval(
+        said, low, high = distinct_interval(
             former, stats.lookups_per_sample, size, stats.samples, seen
         )
         yield Claim(
             table.name, f"distinct rows of {size}", float(seen.mean()), found.value, found.low,
-            found.high, (low, high), relative=True,
+            found.high, (low, high), relative=True, value_before=said,
         )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,7 +16,8 @@ from rowtier.units import parse_bytes, parse_share
 
 if TYPE_CHECKING:
     from rowtier.profile.coverage import Enough
-    from rowtier.profile.look import TableLook
+    from rowtier.profile.forecast import Amount, Share
+    from rowtier.profile.look import Expected, TableLook
     from rowtier.profile.profile import Profile
 
 MAX_TABLES = 30
@@ -28,6 +30,14 @@ CutOption = Annotated[
         parser=lambda text: parse_share(str(text)),
         metavar="SHARE",
         help="Say whether the data is enough to cut tables at this share of their rows.",
+    ),
+]
+
+
+HorizonOption = Annotated[
+    float,
+    typer.Option(
+        help="How far ahead forecasts look, in lengths of the data: 1, as far as it goes back."
     ),
 ]
 
@@ -72,6 +82,7 @@ def measure(
             "that DATA is part of. Default: 0.",
         ),
     ] = None,
+    horizon: HorizonOption = 1.0,
     on_out_of_range: OutOfRangeOption = None,
     vocabulary: Annotated[
         Path | None,
@@ -115,6 +126,7 @@ def measure(
         after=after,
         time=time,
         first_sample=first_sample,
+        horizon=_positive(horizon),
         on_out_of_range=checked_policy(on_out_of_range),
         workers=workers,
         memory_bytes=memory,
@@ -137,12 +149,22 @@ def show_profile(
     profile: Annotated[Path, typer.Argument(help="A profile folder.")],
     full: Annotated[bool, typer.Option("--full", help="Show every table.")] = False,
     cut: CutOption = DEFAULT_CUT,
+    horizon: Annotated[
+        float | None,
+        typer.Option(help="How far ahead to look, in lengths of the data. Default: as profiled."),
+    ] = None,
     json: show.JsonOption = False,
 ) -> None:
     """Show what a profile says about each table, and what to be alarmed about."""
+    from dataclasses import replace
+
     from rowtier.profile.profile import Profile
 
-    _report(Profile.load(profile), json, cut, full)
+    found = Profile.load(profile)
+    if horizon is not None:
+        ahead = _positive(horizon)
+        found = replace(found, stats=tuple(replace(s, horizon=ahead) for s in found.stats))
+    _report(found, json, cut, full)
 
 
 @app.command("merge")
@@ -168,25 +190,37 @@ def merge(
         show.written(output)
 
 
+def _positive(horizon: float) -> float:
+    from rowtier.errors import UserError
+
+    if not 0 < horizon < math.inf:
+        raise UserError(f"--horizon {horizon:g}: give a number above 0, such as 0.5")
+    return horizon
+
+
 def _report(profile: Profile, json: bool, cut: float, full: bool = False) -> None:
-    from rowtier.profile.look import alerts, look_at_all
+    from rowtier.profile.look import alerts, expected_of, look_at_all
 
     looks = sorted(look_at_all(profile), key=lambda look: -look.lookups)
     judged = _judgements(profile, cut)
+    expected = {stats.table.name: expected_of(profile, stats) for stats in profile.stats}
     if json:
         tables = [
             {
                 **look.to_dict(),
                 "alerts": list(alerts(look)),
                 "cut": vars(judged[look.name]) if look.name in judged else None,
+                "expected": expected[look.name].to_dict(),
             }
             for look in looks
         ]
-        show.as_json({"form": profile.form, "fingerprint": profile.fingerprint, "tables": tables})
+        facts = {"form": profile.form, "fingerprint": profile.fingerprint}
+        show.as_json({**facts, "horizon": profile.horizon, "tables": tables})
         return
     _verdict(profile)
     shown = looks if full else looks[:MAX_TABLES]
     _table(shown)
+    _expected(profile, {look.name: expected[look.name] for look in shown})
     if len(shown) < len(looks):
         show.line(f"… and {len(looks) - len(shown)} more tables: --full shows them")
     said = [text for look in looks for text in alerts(look)]
@@ -241,6 +275,52 @@ def _table(looks: list[TableLook]) -> None:
     ]
     show.table(columns, rows)
     show.line("50 %, 90 %, 99 %: how many of the hottest rows serve that share of lookups to come")
+
+
+def _expected(profile: Profile, found: dict[str, Expected]) -> None:
+    """What to expect of data to come."""
+    from rowtier.units import show_count
+
+    device = show_count(profile.batch_size)
+    columns = ["table", "1 % take", "10 % take", "unseen", f"rows of {device}", "neighbours"]
+    rows = []
+    for name, one in found.items():
+        by_rows = [share for _, share in one.coverage]
+        hot, tenth = by_rows[min(1, len(by_rows) - 1)], by_rows[-1]
+        near = _amount(one.in_time_order[0][1]) if one.in_time_order else "–"
+        shares = [_share(share) for share in (hot, tenth, one.unseen)]
+        rows.append([name, *shares, _amount(one.distinct[0][1]), near])
+    show.table(columns, rows)
+    ahead = f"{profile.horizon:g} × as long as" if profile.horizon != 1 else "as long as"
+    ahead += " the profiled data"
+    show.line(
+        f"of data to come, {ahead}: lookups that the hottest 1 and 10 % of rows take, and on rows "
+        f"never seen; distinct rows of a device's {device} samples, shuffled and neighbours. In "
+        "brackets: what holds nine times in ten"
+    )
+    unknown = dict.fromkeys(one.unseen.unknown for one in found.values() if one.unseen.unknown)
+    for text in unknown:
+        show.line(f"! no interval: {text}")
+
+
+def _share(share: Share) -> str:
+    if share.low is None:
+        return f"{share.share:.1%}"
+    ends = (100 * end for end in share.interval)
+    low, high = (f"{end:.0f}" if end > 9.5 else f"{end:.2g}" for end in ends)
+    return f"{share.share:.1%} ({low}–{high})"
+
+
+def _amount(amount: Amount) -> str:
+    if amount.low is None or amount.high is None:
+        return _rows(amount.value)
+    return f"{_rows(amount.value)} ({_rows(amount.low)}–{_rows(amount.high)})"
+
+
+def _rows(value: float) -> str:
+    from rowtier.units import show_count
+
+    return show_count(round(value) if value >= 10 else value)
 
 
 def _judgements(profile: Profile, cut: float) -> dict[str, Enough]:

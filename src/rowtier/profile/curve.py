@@ -28,18 +28,23 @@ class Curve:
 
     No lookup is expected on rows after the last stop. That is the mean over rows and time: rows
     of a bucket may gain heat and lose it. `shape` is that of the gamma distribution of their
-    heat: the less, the more they differ; infinite where all are alike, or nobody knows.
+    heat: the less, the more they differ; infinite where all are alike, or nobody knows. The share
+    of lookups up to each stop will be between `low` and `high` nine times in ten; NaN where
+    nobody knows.
     """
 
     stops: Ints
     lookups: Floats
     shape: Floats = field(default_factory=lambda: np.empty(0))
+    low: Floats = field(default_factory=lambda: np.empty(0))
+    high: Floats = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
-        """Without a shape all rows of a bucket are alike."""
-        if len(self.shape) != len(self.stops):
-            assert not len(self.shape)
-            object.__setattr__(self, "shape", np.full(len(self.stops), np.inf))
+        """What is not given is not known."""
+        for name, unknown in (("shape", np.inf), ("low", np.nan), ("high", np.nan)):
+            if len(getattr(self, name)) != len(self.stops):
+                assert not len(getattr(self, name))
+                object.__setattr__(self, name, np.full(len(self.stops), unknown))
 
     @classmethod
     def from_counts(cls, counts: NDArray[np.integer]) -> Curve:
@@ -76,6 +81,15 @@ class Curve:
         ranks = np.concatenate(([0.0], self.stops))
         shares = np.concatenate(([0.0], np.cumsum(self.lookups))) / max(self.total, 1e-300)
         return np.asarray(np.interp(rank, ranks, shares))
+
+    def interval(self, rank: int) -> tuple[float, float]:
+        """Where the share of the hottest `rank` rows will be; NaN where nobody knows."""
+        ranks, share = np.concatenate(([0.0], self.stops)), float(self.share(rank))
+        low, high = (
+            float(np.interp(rank, ranks, np.concatenate(([0.0], known))))
+            for known in (self.low, self.high)
+        )
+        return min(low, share), max(high, share)
 
     def mistakes(self, num_embeddings: int) -> Iterator[Mistake]:
         """What is wrong with the curve of a table with this many rows."""

@@ -21,6 +21,7 @@ from rowtier.profile.profile import TableStats
 from rowtier.profile.rarefaction import BATCHES, LADDER, Batches, DistinctRows, Floats, rarefied
 from rowtier.profile.windows import TOP_BITS
 
+_NOT_SURE = "the curve does not say how sure it is: profile data, and ask that profile"
 _LEAST_WINDOWS = 4  # whole ones, to say what neighbours have in common
 _OF_90 = NormalDist().inv_cdf(0.95)
 
@@ -33,6 +34,11 @@ class Share:
     low: float | None
     high: float | None
     unknown: str = ""
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """From low to high, or everything that is possible."""
+        return (0.0, 1.0) if self.low is None or self.high is None else (self.low, self.high)
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts for machines."""
@@ -56,7 +62,7 @@ class Amount:
 def why_unknown(stats: TableStats) -> str:
     """Why nothing is known of how a table's data changes; empty if something is."""
     if stats.counts is None:
-        return "a curve does not say how sure it is: profile data, and ask that profile"
+        return _NOT_SURE
     if not stats.lookups:
         return "no lookup was seen"
     drift = stats.drift
@@ -73,10 +79,18 @@ def coverage_of(stats: TableStats, rows: int, confidence: float = 0.9) -> Share:
     if rows in (0, most):
         return Share(rows / most, rows / most, rows / most)
     if stats.counts is None:
-        return Share(float(stats.curve.share(rows)), None, None, why_unknown(stats))
+        return _of_curve(stats.curve, rows)
     share, low, high = curve_of(stats, confidence).at(rows)
     unknown = why_unknown(stats)
     return Share(share, None, None, unknown) if unknown else Share(share, low, high)
+
+
+def _of_curve(curve: Curve, rows: int) -> Share:
+    """What a curve still knows of it, nine times in ten."""
+    (low, high), share = curve.interval(rows), float(curve.share(rows))
+    if not math.isfinite(low):
+        return Share(share, None, None, _NOT_SURE)
+    return Share(share, low, high)
 
 
 def unseen_of(stats: TableStats, confidence: float = 0.9) -> Share:
@@ -102,11 +116,11 @@ def distinct_of(
         rows = float(stats.curve.widths @ -np.expm1(lookups * np.log1p(-np.minimum(p, 1 - 1e-16))))
         return Amount(rows, None, None, why_unknown(stats))
     value, low, high = ladder.at(samples, batches)
-    unknown = why_unknown(stats)
-    if stats.counts is not None and samples > stats.samples:
+    unknown = "" if stats.counts is None else why_unknown(stats)
+    if samples > stats.samples:
         unknown = unknown or f"{stats.samples:,} samples were profiled: profile more"
     if unknown or not math.isfinite(low):
-        return Amount(value, None, None, unknown or "the profile cannot tell")
+        return Amount(value, None, None, unknown or _NOT_SURE)
     z = _quantile(confidence) / _OF_90
     return Amount(value, value * (low / value) ** z, value * (high / value) ** z)
 
@@ -148,7 +162,10 @@ def planning_curve(stats: TableStats, confidence: float | None = None) -> Curve:
     drift = stats.drift
     if drift is None or drift.unknown is not None or not len(curve.stops):
         return curve
-    return replace(curve, shape=drift.steadiness(curve.stops))
+    usual = curve_of(stats)
+    return replace(
+        curve, shape=drift.steadiness(curve.stops), low=usual.low.copy(), high=usual.high.copy()
+    )
 
 
 def cautious(stats: TableStats, confidence: float) -> TableStats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +11,14 @@ import numpy as np
 
 from rowtier.profile.collisions import sharing_ids
 from rowtier.profile.coverage import drift_overlap
+from rowtier.profile.forecast import (
+    Amount,
+    Share,
+    coverage_of,
+    distinct_of,
+    knows_neighbours,
+    unseen_of,
+)
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.units import show_bytes
 
@@ -65,9 +74,48 @@ def look_at(stats: TableStats) -> TableLook:
         wasted_bytes=stats.untouched * stats.table.stored_row_bytes,
         distinct_ids=distinct,
         collisions=None if stats.distinct_ids is None else sharing_ids(stats),
-        unseen_share=float(1 - curve.share(stats.touched)) if stats.lookups else 0.0,
+        unseen_share=unseen_of(stats).share if stats.lookups else 0.0,
         hot_set_change=_change(stats, served[0]),
         longest=max(lengths, default=0),
+    )
+
+
+COVERED = (0.001, 0.01, 0.05, 0.1)  # shares of a table's rows
+STEPS = (1, 8, 64)  # devices whose batches are a step
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What data to come will do to a table, each figure with its interval."""
+
+    coverage: tuple[tuple[int, Share], ...]  # rows, and the share of lookups they will take
+    unseen: Share
+    distinct: tuple[tuple[int, Amount], ...]  # samples, and the rows that they will look up
+    in_time_order: tuple[tuple[int, Amount], ...]  # of neighbouring samples; none if not known
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same facts for machines."""
+        return {
+            "coverage": [{"rows": rows, **share.to_dict()} for rows, share in self.coverage],
+            "unseen": self.unseen.to_dict(),
+            **{
+                name: [{"samples": n, **amount.to_dict()} for n, amount in getattr(self, name)]
+                for name in ("distinct", "in_time_order")
+            },
+        }
+
+
+def expected_of(profile: Profile, stats: TableStats) -> Expected:
+    """The forecasts of one table."""
+    rows = stats.table.num_embeddings
+    hot = sorted({math.ceil(share * rows) for share in COVERED})
+    sizes = [devices * profile.batch_size for devices in STEPS]
+    near = sizes if knows_neighbours(stats) else []
+    return Expected(
+        tuple((count, coverage_of(stats, count)) for count in hot),
+        unseen_of(stats),
+        tuple((size, distinct_of(stats, size)) for size in sizes),
+        tuple((size, distinct_of(stats, size, "in_time_order")) for size in near),
     )
 
 

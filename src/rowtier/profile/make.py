@@ -87,6 +87,8 @@ class Job:
         """Changes whenever the result of a leg would."""
         words = {name: found.fingerprint for name, found in self.vocabularies.items()}
         asked = [self.tables.fingerprint, words, self.horizon, self.source.kind]
+        if isinstance(self.source, Sampled):
+            asked.append(asdict(self.source.sample))
         parts = [asdict(part) for part in self.source.parts]
         return fingerprint_of([asked, parts, [leg.name for leg in legs]])
 

@@ -255,7 +255,7 @@ class TableStats:
         if self.counts is not None:
             yield from (self.counts.rows, self.counts.counts, self.counts.samples)
         else:
-            yield from (self.curve.stops, self.curve.lookups, self.curve.shape)
+            yield from vars(self.curve).values()
             yield from () if self.ladder is None else vars(self.ladder).values()
         for part in (self.slices, self.windows):
             if part is not None:

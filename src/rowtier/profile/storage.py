@@ -13,7 +13,7 @@ of a counted profile
 
 and of a curve
 
-    curves.parquet             table, stop, lookups, shape
+    curves.parquet             table, stop, lookups, shape, low, high
     distinct.parquet           table, samples, value, low, high, locality
 """
 
@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from rowtier.profile.distinct import DistinctIds
     from rowtier.profile.vocabulary import Vocabulary
 
+_OF_CURVE = ("shape", "low", "high")
 _RUNGS = ("value", "low", "high", "locality")
 MARKER = "profile.json"
 CURVES = "curves.parquet"
@@ -243,7 +244,10 @@ def _curve_table(profile: Profile) -> pa.Table:
             "table": pa.DictionaryArray.from_arrays(index, names),
             "stop": np.concatenate([stats.curve.stops for stats in profile.stats]),
             "lookups": np.concatenate([stats.curve.lookups for stats in profile.stats]),
-            "shape": np.concatenate([stats.curve.shape for stats in profile.stats]),
+            **{
+                name: np.concatenate([getattr(stats.curve, name) for stats in profile.stats])
+                for name in _OF_CURVE
+            },
         }
     )
 
@@ -280,14 +284,13 @@ def _read_counted(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
 
 def _read_curves(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
     """The fields of TableStats, table by table."""
-    kinds = {"stop": pa.int64(), "lookups": pa.float64(), "shape": pa.float64()}
-    curves = _by_table(path / CURVES, kinds, file, optional="shape")
+    kinds = {"stop": pa.int64(), **dict.fromkeys(("lookups", *_OF_CURVE), pa.float64())}
+    curves = _by_table(path / CURVES, kinds, file)
     ladders = _by_table(path / DISTINCT, dict.fromkeys(("samples", *_RUNGS), pa.float64()), file)
     for table in file.tables:
         facts, curve = file.statistics[table.name], curves[table.name]
-        shape = curve.get("shape", np.empty(0))
         found = {
-            "bucketed": Curve(curve["stop"], curve["lookups"], shape),
+            "bucketed": Curve(*curve.values()),
             "seen_rows": facts.touched,
             "held": facts.rows_held,
         }
@@ -301,10 +304,10 @@ def _read_curves(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
 
 
 def _by_table(
-    path: Path, kinds: dict[str, pa.DataType], file: _ProfileFile, optional: str = ""
+    path: Path, kinds: dict[str, pa.DataType], file: _ProfileFile
 ) -> dict[str, dict[str, NDArray[Any]]]:
     """The columns of a file that holds all tables, for each of them."""
-    columns = read_columns(path, {"table": pa.string(), **kinds}, optional)
+    columns = read_columns(path, {"table": pa.string(), **kinds})
     encoded = columns.pop("table").combine_chunks().dictionary_encode()
     names = encoded.dictionary.to_pylist()
     index = encoded.indices.to_numpy(zero_copy_only=False)

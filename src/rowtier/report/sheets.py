@@ -11,6 +11,8 @@ from rowtier.cluster import DEVICE, Cluster
 from rowtier.evaluate.shares import tier_seconds
 from rowtier.evaluate.words import Cut, cuts, placement
 from rowtier.profile.curve import Curve
+from rowtier.profile.forecast import distinct_of, unseen_of
+from rowtier.profile.profile import TableStats
 from rowtier.report.facts import Facts
 from rowtier.report.sheet import Sheet
 
@@ -118,11 +120,23 @@ def tables_sheet(facts: Facts) -> Sheet:
                 *(table.name, table.num_embeddings, table.embedding_dim, table.stored_bytes),
                 *(profile.lookups_per_step(stats), share),
                 sum(s for cut, s in _served(found, stats.curve) if cut.tier != first),
+                *_expected(facts, stats),
                 placement(found, table.num_embeddings),
             )
         )
     columns = ("table", "rows", "dim", "bytes", "lookups_per_step", "step_share", "slow_share")
-    return Sheet.of((*columns, "placement"), rows)
+    return Sheet.of((*columns, *_EXPECTED, "placement"), rows)
+
+
+_EXPECTED = ("unseen", "unseen_low", "unseen_high", "distinct", "distinct_low", "distinct_high")
+
+
+def _expected(facts: Facts, stats: TableStats) -> tuple[Any, ...]:
+    """Lookups to come on rows never seen, and distinct rows of a step; None where nobody knows."""
+    profile, devices = facts.plan.profile, facts.plan.cluster.num_devices
+    unseen = unseen_of(stats)
+    rows = distinct_of(stats, profile.batch_size * devices, profile.batches)
+    return unseen.share, unseen.low, unseen.high, rows.value, rows.low, rows.high
 
 
 def curves(facts: Facts) -> dict[str, Any]:

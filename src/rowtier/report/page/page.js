@@ -161,9 +161,10 @@
   const COLUMNS = [
     ["table", "table", (v) => v, "22%"], ["rows", "rows", count, "6%"], ["dim", "dim", String, "5%"],
     ["bytes", "size", bytes, "7%"], ["lookups_per_step", "lookups", count, "7%"],
-    ["step_share", "of step", percent, "7%"], ["slow_share", "slow", percent, "6%"], ["placement", "where its rows live", unbroken, "40%"],
+    ["step_share", "of step", percent, "7%"], ["slow_share", "slow", percent, "6%"],
+    ["unseen", "unseen", percent, "6%"], ["distinct", "distinct", count, "7%"], ["placement", "where its rows live", unbroken, "27%"],
   ];
-  const TITLES = { bytes: "With optimizer state", lookups_per_step: "Per device and step", step_share: "Share of the step time", slow_share: "Share of its lookups outside the first tier" };
+  const TITLES = { bytes: "With optimizer state", lookups_per_step: "Per device and step", step_share: "Share of the step time", slow_share: "Share of its lookups outside the first tier", unseen: "Share of lookups to come on rows never seen so far", distinct: "Distinct rows that a step looks up, all devices together" };
   const most = Math.max(1e-9, ...tables.map((table) => table.step_share));
   const text = tables.map((table) => `${table.table} ${table.placement}`.toLowerCase());
   const state = { key: "step_share", down: true, page: 0, words: [] };
@@ -178,6 +179,8 @@
     for (const [key, , say] of COLUMNS) {
       const cell = line.appendChild(make("td"));
       cell.append(...(key === "table" ? breakable(table[key]) : [say(table[key])]));
+      const low = table[`${key}_low`], high = table[`${key}_high`];
+      if (low !== undefined) cell.title = low === null ? "the data cannot tell how sure this is" : `${say(low)} to ${say(high)}, nine times in ten`;
       if (key === "step_share") { cell.className = "bar"; cell.style.setProperty("--share", `${100 * table[key] / most}%`); }
     }
     const show = () => { choose(index); $("curves").scrollIntoView({ behavior: "smooth" }); };
