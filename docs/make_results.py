@@ -47,7 +47,7 @@ def real_section(figures: dict[str, float]) -> str:
     said = {name: f"{value:.1%}" for name, value in figures.items()}
     ratio, caution = figures["interval_score_ratio"], figures["caution_mean"]
     rows = [
-        f"| 90 % intervals that held, of {figures['figures']:.0f} (coverage of .1, 1, 5 and 10 % of "
+        f"| 90 % intervals that held, of {figures['figures']:.0f} (coverage of .1, 1, 5, 10 % of "
         "rows, unseen share, distinct rows) "
         f"| {said['interval_hit_rate']} | {said['hit_rate_before']} |",
         f"| width + 20 × miss, mean over that of before | {ratio:.2f} | 1 |",

@@ -82,6 +82,10 @@ class Curve:
         shares = np.concatenate(([0.0], np.cumsum(self.lookups))) / max(self.total, 1e-300)
         return np.asarray(np.interp(rank, ranks, shares))
 
+    def arrays(self) -> tuple[NDArray[np.number], ...]:
+        """What a fingerprint is made of."""
+        return self.stops, self.lookups, self.shape, self.low, self.high
+
     def interval(self, rank: int) -> tuple[float, float]:
         """Where the share of the hottest `rank` rows will be; NaN where nobody knows."""
         ranks, share = np.concatenate(([0.0], self.stops)), float(self.share(rank))

@@ -255,8 +255,8 @@ class TableStats:
         if self.counts is not None:
             yield from (self.counts.rows, self.counts.counts, self.counts.samples)
         else:
-            yield from vars(self.curve).values()
-            yield from () if self.ladder is None else vars(self.ladder).values()
+            yield from self.curve.arrays()
+            yield from () if self.ladder is None else self.ladder.arrays()
         for part in (self.slices, self.windows):
             if part is not None:
                 yield from part.arrays()

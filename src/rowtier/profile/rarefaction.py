@@ -80,6 +80,10 @@ class DistinctRows:
     high: Floats
     locality: Floats
 
+    def arrays(self) -> tuple[Floats, ...]:
+        """What a fingerprint is made of."""
+        return self.value, self.low, self.high, self.locality
+
     def at(self, samples: float, batches: Batches = "shuffled") -> tuple[float, float, float]:
         """Value, low and high for a batch."""
         found = tuple(self._between(known, samples) for known in (self.value, self.low, self.high))
@@ -103,9 +107,9 @@ class DistinctRows:
 
     def mistakes(self) -> Iterator[Mistake]:
         """What is wrong with it."""
-        for name, values in vars(self).items():
+        for values in self.arrays():
             if len(values) != len(LADDER):
-                yield Mistake(f"distinct.{name}", len(values), f"must be {len(LADDER)} numbers")
+                yield Mistake("distinct", len(values), f"must be {len(LADDER)} numbers each")
                 return
         if not (np.isfinite(self.value).all() and (self.value >= 0).all()):
             yield Mistake("distinct.value", None, "must be finite and at least zero")
