@@ -18,7 +18,6 @@ from rowtier.profile import counters as counters_module
 from rowtier.profile import slices as slices_module
 from rowtier.profile.bits import bit_length
 from rowtier.profile.counters import Lookups, RowCounters
-from rowtier.profile.forecast import distinct_of
 from rowtier.profile.slices import Slices, bits_for, candidates, merge_slices, thin, thinning_of
 from rowtier.profile.windows import TOP_BITS, Windows, merge_windows
 
@@ -196,7 +195,8 @@ def test_what_the_data_cannot_tell_is_said_in_words() -> None:
     enough = profile_of(np.random.default_rng(3).integers(0, 900, 20_000))
     assert enough.coverage("t", 100).low is not None
     assert "profile more" in enough.distinct("t", 30_000).unknown
-    assert distinct_of(enough.to_curve()["t"], 512).unknown
+    for asked in (lambda found: found.distinct("t", 512), lambda found: found.unseen("t")):
+        assert asked(enough.to_curve()) == asked(enough)  # a curve still knows
 
 
 def test_a_horizon_beyond_the_data_is_said_and_a_near_one_is_narrower() -> None:
