@@ -156,14 +156,12 @@ def show_profile(
     json: show.JsonOption = False,
 ) -> None:
     """Show what a profile says about each table, and what to be alarmed about."""
-    from dataclasses import replace
-
+    from rowtier.profile.forecast import looking_ahead
     from rowtier.profile.profile import Profile
 
     found = Profile.load(profile)
     if horizon is not None:
-        ahead = _positive(horizon)
-        found = replace(found, stats=tuple(replace(s, horizon=ahead) for s in found.stats))
+        found = looking_ahead(found, _positive(horizon))
     _report(found, json, cut, full)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from rowtier.errors import UserError
 from rowtier.profile.coverage import CoverageCurve, coverage_curve
 from rowtier.profile.curve import Curve
-from rowtier.profile.profile import TableStats
+from rowtier.profile.profile import Profile, TableStats
 from rowtier.profile.rarefaction import BATCHES, LADDER, Batches, DistinctRows, Floats, rarefied
 from rowtier.profile.windows import TOP_BITS
 
@@ -123,6 +123,15 @@ def distinct_of(
         return Amount(value, None, None, unknown or _NOT_SURE)
     z = _quantile(confidence) / _OF_90
     return Amount(value, value * (low / value) ** z, value * (high / value) ** z)
+
+
+def looking_ahead(profile: Profile, horizon: float) -> Profile:
+    """The same statistics with another horizon, which some table must be able to see."""
+    looking = tuple(replace(stats, horizon=horizon) for stats in profile.stats)
+    reasons = [why_unknown(stats) for stats in looking]
+    if horizon != 1 and all(reasons):
+        raise UserError(f"horizon {horizon:g}: {reasons[0]}")
+    return replace(profile, stats=looking)
 
 
 def knows_neighbours(stats: TableStats) -> bool:

@@ -14,7 +14,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from multiprocessing import get_context
 from typing import Any
@@ -24,6 +24,7 @@ from rowtier.files import StrPath, fingerprint_of
 from rowtier.profile.count import TableCounter
 from rowtier.profile.count_ids import Vocabularies, vocabularies_for, with_vocabularies
 from rowtier.profile.counters import COUNTER_BYTES
+from rowtier.profile.forecast import looking_ahead
 from rowtier.profile.legs import FinishedLegs, Leg, RowRange, by_parts
 from rowtier.profile.merge import join_passes, merge_profiles
 from rowtier.profile.profile import Profile
@@ -67,7 +68,6 @@ class Job:
     source: Source
     tables: Tables
     vocabularies: Vocabularies = field(default_factory=dict)
-    horizon: float = 1.0
 
     @property
     def bits(self) -> int:
@@ -86,7 +86,7 @@ class Job:
     def fingerprint(self, legs: list[Leg]) -> str:
         """Changes whenever the result of a leg would."""
         words = {name: found.fingerprint for name, found in self.vocabularies.items()}
-        asked = [self.tables.fingerprint, words, self.horizon, self.source.kind]
+        asked: list[Any] = [self.tables.fingerprint, words, self.source.kind]
         if isinstance(self.source, Sampled):
             asked.append(asdict(self.source.sample))
         parts = [asdict(part) for part in self.source.parts]
@@ -122,7 +122,7 @@ def make_profile(
     if not source.parts:
         raise _no_samples(data)
     vocabularies, progress = vocabularies_for(source, tables, options.vocabulary, progress)
-    job = Job(source, tables, vocabularies, options.horizon)
+    job = Job(source, tables, vocabularies)
     legs = plan_legs(job, options)
     finished = finished or FinishedLegs()
     report = _Report(job, legs, progress)
@@ -130,7 +130,7 @@ def make_profile(
         from rowtier.profile.on_dask import profile_on_dask
 
         found = profile_on_dask(job, legs, options.dask, report.leg_done)
-        return with_vocabularies(found, vocabularies)
+        return with_vocabularies(looking_ahead(found, options.horizon), vocabularies)
     name = job.fingerprint(legs)
     finished.begin(name, options.resume)
     open_legs = []
@@ -144,7 +144,7 @@ def make_profile(
     profile = merge_profiles(_joined(legs, finished))
     if not any(stats.samples for stats in profile.stats):
         raise _no_samples(data)
-    return with_vocabularies(profile, vocabularies)
+    return with_vocabularies(looking_ahead(profile, options.horizon), vocabularies)
 
 
 def _joined(legs: list[Leg], finished: FinishedLegs) -> Iterator[Profile]:
@@ -199,8 +199,7 @@ def count_leg(job: Job, leg: Leg, done: Callable[[int, float], None] | None = No
         if done is not None:
             done(index, 1.0)
     stats = [counter.finish(samples, with_features=first) for counter in counters]
-    looking = tuple(replace(found, horizon=job.horizon) for found in stats)
-    return Profile(job.tables.batch_size, looking)
+    return Profile(job.tables.batch_size, tuple(stats))
 
 
 def _counted(

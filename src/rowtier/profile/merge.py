@@ -30,6 +30,11 @@ def merge_profiles(profiles: Iterable[Profile]) -> Profile:
             raise UserError("a curve profile does not know its rows; merge counted profiles")
     for other in parts[1:]:
         _check_vocabularies(first, other)
+        if other.horizon != first.horizon:
+            raise MismatchError(
+                f"profile {first.fingerprint} looks {first.horizon:g} times its length ahead and "
+                f"profile {other.fingerprint} {other.horizon:g}: profile with one --horizon"
+            )
     if len(parts) == 1:
         return first
     columns = zip(*(part.stats for part in parts), strict=True)
@@ -68,7 +73,13 @@ def _merge_table(parts: Sequence[TableStats]) -> TableStats:
     samples = sum(part.samples for part in parts)
     merged = TableStats.counted(table, samples, features, counts, distinct)
     slices, windows = _merge_time(parts)
-    return replace(merged, slices=slices, windows=windows, vocabulary=parts[0].vocabulary)
+    return replace(
+        merged,
+        slices=slices,
+        windows=windows,
+        horizon=parts[0].horizon,
+        vocabulary=parts[0].vocabulary,
+    )
 
 
 def _merge_time(parts: Sequence[TableStats]) -> tuple[Slices | None, Windows | None]:
