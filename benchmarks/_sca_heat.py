@@ -53,7 +53,7 @@ class Heat:
         feature = FeatureStats(name="f", present=total, lookups=total)
         ids = np.random.default_rng(SEED).permutation(rows)
         order = np.lexsort((ids, -self.counts))
-        counted = RowCounts(ids[order], self.counts[order], np.zeros(rows, dtype=np.int64))
+        counted = RowCounts(ids[order], self.counts[order])
         curve = Curve.from_counts(counted.counts)
         return Profile(batch_size, (TableStats(table, total, (feature,), curve, counted),))
 

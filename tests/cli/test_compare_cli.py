@@ -66,7 +66,7 @@ def test_the_way_out_that_an_error_names_is_there(tmp_path: Path) -> None:
     arguments = ["compare", str(tmp_path / "plan"), "--data", str(tmp_path / "other.npz")]
     code, _, errors = run(*arguments)
     assert code == 2
-    assert "choose --on-out-of-range clip, drop or hash" in " ".join(errors.split())
+    assert "`drop` or `hash` (--on-out-of-range for all tables)" in " ".join(errors.split())
     code, text, errors = run(*arguments, "--on-out-of-range", "hash")
     assert (code, errors) == (0, "")
     assert "6,400 ids have no row in their table and were hashed" in " ".join(text.split())

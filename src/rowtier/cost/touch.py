@@ -94,7 +94,7 @@ def _counted(stats: TableStats, samples: int, batches: Batches) -> Floats:
     if (samples, batches) not in known:
         ladder, curve = stats.distinct_rows, stats.curve
         assert ladder is not None
-        held = curve.probabilities * (stats.rows_held / max(stats.samples, 1))
+        held = curve.probabilities * curve.once * stats.lookups_per_sample
         hazard = -np.log1p(-np.minimum(held, 1 - 1e-12))
         target = ladder.at(samples, batches)[0]
         widths = curve.widths.astype(np.float64)

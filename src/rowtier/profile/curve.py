@@ -30,7 +30,8 @@ class Curve:
     of a bucket may gain heat and lose it. `shape` is that of the gamma distribution of their
     heat: the less, the more they differ; infinite where all are alike, or nobody knows. The share
     of lookups up to each stop will be between `low` and `high` nine times in ten; NaN where
-    nobody knows.
+    nobody knows. `once` is the share of a bucket's lookups that are the first of their row in
+    their sample: sessions look hot rows up again.
     """
 
     stops: Ints
@@ -38,10 +39,12 @@ class Curve:
     shape: Floats = field(default_factory=lambda: np.empty(0))
     low: Floats = field(default_factory=lambda: np.empty(0))
     high: Floats = field(default_factory=lambda: np.empty(0))
+    once: Floats = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         """What is not given is not known."""
-        for name, unknown in (("shape", np.inf), ("low", np.nan), ("high", np.nan)):
+        defaults = {"shape": np.inf, "low": np.nan, "high": np.nan, "once": 1.0}
+        for name, unknown in defaults.items():
             if len(getattr(self, name)) != len(self.stops):
                 assert not len(getattr(self, name))
                 object.__setattr__(self, name, np.full(len(self.stops), unknown))
@@ -84,7 +87,7 @@ class Curve:
 
     def arrays(self) -> tuple[NDArray[np.number], ...]:
         """What a fingerprint is made of."""
-        return self.stops, self.lookups, self.shape, self.low, self.high
+        return self.stops, self.lookups, self.shape, self.low, self.high, self.once
 
     def interval(self, rank: int) -> tuple[float, float]:
         """Where the share of the hottest `rank` rows will be; NaN where nobody knows."""
@@ -108,6 +111,8 @@ class Curve:
             yield Mistake("stop", self.ranks, f"must not exceed num_embeddings {num_embeddings}")
         if not (self.shape > 0).all():
             yield Mistake("shape", None, "must be above zero in every bucket")
+        if not ((self.once > 0) & (self.once <= 1)).all():
+            yield Mistake("once", None, "must be above zero, and at most one, in every bucket")
         if not (np.isfinite(self.lookups).all() and (self.lookups > 0).all()):
             yield Mistake("lookups", None, "must be finite and above zero in every bucket")
         elif (self.widths > 0).all():

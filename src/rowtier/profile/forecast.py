@@ -18,7 +18,15 @@ from rowtier.errors import UserError
 from rowtier.profile.coverage import CoverageCurve, coverage_curve
 from rowtier.profile.curve import Curve
 from rowtier.profile.profile import Profile, TableStats
-from rowtier.profile.rarefaction import BATCHES, LADDER, Batches, DistinctRows, Floats, rarefied
+from rowtier.profile.rarefaction import (
+    BATCHES,
+    LADDER,
+    Batches,
+    DistinctRows,
+    Floats,
+    Ints,
+    rarefied,
+)
 from rowtier.profile.windows import TOP_BITS
 
 _NOT_SURE = "the curve does not say how sure it is: profile data, and ask that profile"
@@ -168,6 +176,7 @@ def planning_curve(stats: TableStats, confidence: float | None = None) -> Curve:
     """The curve to plan with, or at a confidence its low end; with how steady heat is."""
     known = curve_of(stats, 0.9 if confidence is None else confidence)
     curve = known.smoothed(pessimistic=confidence is not None)
+    curve = replace(curve, once=_first_lookups(stats, curve.stops))
     drift = stats.drift
     if drift is None or drift.unknown is not None or not len(curve.stops):
         return curve
@@ -175,6 +184,21 @@ def planning_curve(stats: TableStats, confidence: float | None = None) -> Curve:
     return replace(
         curve, shape=drift.steadiness(curve.stops), low=usual.low.copy(), high=usual.high.copy()
     )
+
+
+def _first_lookups(stats: TableStats, stops: Ints) -> Floats:
+    """The share of lookups, per bucket, that are the first of their row in their sample."""
+    counts, once = stats.counts, np.ones(len(stops))
+    assert counts is not None
+    if counts.samples is counts.counts or not len(stops):
+        return once
+    seen = int(np.searchsorted(stops, len(counts.rows), side="right"))  # buckets of touched rows
+    starts = np.concatenate(([0], stops[: seen - 1]))
+    first, all_ = (
+        np.add.reduceat(array, starts, dtype=np.int64) for array in (counts.samples, counts.counts)
+    )
+    once[:seen] = first / all_
+    return once
 
 
 def cautious(stats: TableStats, confidence: float) -> TableStats:
@@ -214,7 +238,7 @@ def _beyond(stats: TableStats, known: Floats) -> Floats:
     if inside.all() or not inside.any() or not stats.lookups:
         return known
     curve = stats.curve
-    held = curve.probabilities * (stats.rows_held / stats.samples)
+    held = curve.probabilities * curve.once * stats.lookups_per_sample
     hazard = -np.log1p(-np.minimum(held, 1 - 1e-12))
     model = np.array([curve.widths @ -np.expm1(-n * hazard) for n in LADDER[~inside]])
     last = curve.widths @ -np.expm1(-stats.samples * hazard)

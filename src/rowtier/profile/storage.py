@@ -13,7 +13,7 @@ of a counted profile
 
 and of a curve
 
-    curves.parquet             table, stop, lookups, shape, low, high
+    curves.parquet             table, stop, lookups, shape, low, high, once
     distinct.parquet           table, samples, value, low, high, locality
 """
 
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from rowtier.profile.distinct import DistinctIds
     from rowtier.profile.vocabulary import Vocabulary
 
-_OF_CURVE = ("shape", "low", "high")
+_OF_CURVE = ("shape", "low", "high", "once")
 _RUNGS = ("value", "low", "high", "locality")
 MARKER = "profile.json"
 CURVES = "curves.parquet"
