@@ -297,8 +297,8 @@ def test_the_real_files_profile_with_no_options_beyond_the_tables(tmp_path: Path
     found = Profile.load(tmp_path / "b")
     for name, rows in books.items():
         assert found[name].samples == 1_149_780
-        assert found[name].distinct is not None
-        assert found[name].distinct.count == rows
+        assert found[name].distinct_ids is not None
+        assert found[name].distinct_ids.count == rows
 
 
 @needs_data
@@ -317,7 +317,7 @@ def test_the_criteo_sample_profiles_with_its_empty_fields(tmp_path: Path) -> Non
         stats = found[f"C{i}"]
         assert stats.samples == len(fields) == 10_000
         assert stats.lookups == sum(value != "" for value in values)
-        assert stats.distinct is not None
-        assert stats.distinct.count == len({value for value in values if value})
-    assert 5_500 < found["C3"].distinct.count < 6_500  # type: ignore[union-attr]
+        assert stats.distinct_ids is not None
+        assert stats.distinct_ids.count == len({value for value in values if value})
+    assert 5_500 < found["C3"].distinct_ids.count < 6_500  # type: ignore[union-attr]
     assert np.mean([found[f"C{i}"].coverage for i in range(1, 27)]) < 1
