@@ -17,8 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
+from rowtier.profile.coverage import concave
 from rowtier.profile.curve import Curve, bucket_stops
 from rowtier.profile.order import NarrowInts, narrow
+from rowtier.profile.tally import Tally, leave_one_out, sum_by
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -36,87 +38,6 @@ def _count_cells(counts: NarrowInts, late: NarrowInts, side: int, sizes: Ints) -
     for i in range(len(counts)):
         if counts[i] < side:
             sizes[counts[i] * side + late[i]] += 1
-
-
-def sum_by(place: Ints, weights: Floats, size: int) -> Floats:
-    """Add up the weights that belong to the same place."""
-    return np.asarray(np.bincount(place, weights, size), dtype=np.float64)
-
-
-@dataclass(frozen=True, eq=False)
-class Tally:
-    """Groups of rows that one sample saw equally often, hottest first, unseen rows last."""
-
-    count: Ints  # how often a row of the group was seen
-    rows: Ints  # how many rows the group has
-    scored: Floats  # lookups that the sample to score on has in the group
-
-    @classmethod
-    def of(cls, count: Ints, rows: Ints, scored: Floats) -> Tally:
-        """Merge groups that were seen equally often."""
-        negative, place = np.unique(-count, return_inverse=True)
-        merged = np.zeros(len(negative), dtype=np.int64)
-        np.add.at(merged, place, rows)
-        return cls(-negative, merged, sum_by(place, scored, len(negative)))
-
-    @cached_property
-    def own(self) -> Floats:
-        """Lookups of the sample itself, per group."""
-        return self.count.astype(np.float64) * self.rows
-
-    @cached_property
-    def lookups(self) -> float:
-        """All lookups of the sample itself."""
-        return float(self.own.sum())
-
-    @cached_property
-    def rows_above(self) -> Ints:
-        """Rows in hotter groups, per group; one entry more, for all of them."""
-        return np.concatenate(([0], np.cumsum(self.rows)))
-
-    @cached_property
-    def own_above(self) -> Floats:
-        """The sample's own lookups in hotter groups."""
-        return np.concatenate(([0.0], np.cumsum(self.own)))
-
-    @cached_property
-    def scored_above(self) -> Floats:
-        """Lookups to score on, in hotter groups."""
-        return np.concatenate(([0.0], np.cumsum(self.scored)))
-
-    def rows_seen(self, times: Ints) -> Ints:
-        """How many rows were seen exactly so often."""
-        place = np.minimum(np.searchsorted(-self.count, -times), len(self.count) - 1)
-        return np.where(self.count[place] == times, self.rows[place], 0)
-
-    def cut(self, ranks: Ints) -> Cut:
-        """Where the hottest `ranks` rows end; there must be a row that is not among them."""
-        group = np.searchsorted(self.rows_above, ranks, side="right") - 1
-        inside = ranks - self.rows_above[group]
-        return Cut(group, inside, self.count[group], self.rows[group])
-
-
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """The hottest K rows end inside the group of the first row that is not among them."""
-
-    group: Ints
-    inside: Ints  # rows of the group that are among the hottest K: 0 ≤ inside < size
-    count: Ints  # how often the rows of the group were seen
-    size: Ints  # rows of the group
-
-    def holds(self, count: Ints) -> Floats:
-        """Probability that a row seen so often is among the hottest K, ties drawn by lot."""
-        return _at_threshold(count, self.count, self.inside / self.size)
-
-    def keeps(self, count: Ints) -> Floats:
-        """The same for a row seen so often, once one of its lookups is taken away."""
-        return _at_threshold(count - 1, self.count, (self.inside + 1) / (self.size + 1))
-
-
-def _at_threshold(count: Ints, threshold: Ints, tied: Floats) -> Floats:
-    """1 above the threshold, 0 below, `tied` on it."""
-    return np.where(count == threshold, tied, (count > threshold).astype(np.float64))
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,70 +85,6 @@ class Halves:
     def touched(self) -> int:
         """Rows that were seen at all."""
         return int(self.rows[self.early + self.late > 0].sum())
-
-
-def leave_one_out(
-    tally: Tally, ranks: Ints, neighbours: int = _NEIGHBOURS
-) -> tuple[Floats, Floats]:
-    """Coverage that no lookup helped to pick, and its variance under Poisson sampling."""
-    cut, last_in = tally.cut(ranks), tally.cut(ranks - 1).count
-    width = _window(tally, ranks, neighbours)
-    windowed = _windowed(tally, cut, last_in, np.maximum(width, 2.0))
-    share, variance = np.where(width > 2, windowed, _exact(tally, cut))
-    return share, variance
-
-
-def _exact(tally: Tally, cut: Cut) -> Floats:
-    """Leave-one-out to the letter: share and variance."""
-    n, t = tally.lookups, cut.count
-    c1, c2 = (t + 1).astype(np.float64), (t + 2).astype(np.float64)
-    rows1, rows2 = tally.rows_seen(t + 1), tally.rows_seen(t + 2)
-    above = tally.own_above[cut.group]
-    q = (cut.inside + 1) / (cut.size + 1)
-    share = (above - c1 * rows1 * (1 - q)) / n
-    below, tied, over = -share, q - share, 1 - share  # what g is below t, on it and above
-    squares = over**2 * (above - c1 * rows1 - c2 * rows2) + below**2 * (n - above)
-    squares += rows1 * _square(c1, tied, below) + rows2 * _square(c2, over, tied)
-    scatter = c1 * c2 * rows2 - (c1 * rows1) ** 2 / cut.size
-    squares += q * (1 - q) * np.maximum(scatter, 0)
-    return np.stack((share, squares / n**2))
-
-
-def _square(c: Floats, g1: Floats, g2: Floats) -> Floats:
-    """A row's squared error, estimated without bias; g1 = g(c−1), g2 = g(c−2)."""
-    return np.asarray(c**2 * g1**2 - 2 * c * (c - 1) * g2 * g1 + c * (c - 1) * g2**2)
-
-
-def _window(tally: Tally, ranks: Ints, neighbours: int) -> Floats:
-    """How far from the cut rows tell of luck: until there are enough, and never too far."""
-    end = int(tally.rows_above[-1])
-    first_out, last_in = tally.cut(ranks).count, tally.cut(ranks - 1).count
-    hotter = tally.cut(np.maximum(ranks - neighbours, 0)).count - first_out
-    colder = last_in - tally.cut(np.minimum(ranks + neighbours, end) - 1).count
-    enough_hotter, enough_colder = ranks > neighbours, ranks + neighbours < end
-    reach = np.where(enough_hotter, hotter, first_out)
-    reach = np.minimum(reach, np.where(enough_colder, colder, first_out))
-    # No wider than the count itself: unseen rows, which may be very many, stay outside.
-    return np.asarray(np.minimum(reach, np.minimum(first_out, 2 * np.sqrt(first_out))))
-
-
-def _windowed(tally: Tally, cut: Cut, last_in: Ints, width: Floats) -> Floats:
-    """Share and variance where rows tell of luck up to `width` from the cut, on both sides."""
-    n, t = tally.lookups, cut.count.astype(np.float64)
-    group, own_above, rows_above = cut.group, tally.own_above, tally.rows_above
-    inside = own_above[group] + cut.inside * t
-    top = np.searchsorted(-tally.count, -(t + width), side="right")
-    bottom = np.searchsorted(-tally.count, width - last_in, side="left")
-    # Rows in, by how much they are above the first one out …
-    rows, own = rows_above[group] - rows_above[top], own_above[group] - own_above[top]
-    near = cut.inside + rows - (own - t * rows) / width
-    # … and rows out, by how much they are below the last one in.
-    rows = rows_above[bottom] - rows_above[group] - cut.inside
-    near += rows - (last_in * rows.astype(np.float64) - (own_above[bottom] - inside)) / width
-    luck = t / width * near
-    share = (inside - luck) / n
-    squares = (1 - share) ** 2 * inside + share**2 * (n - inside) + t / width * luck
-    return np.stack((share, squares / n**2))
 
 
 def halves_drift(halves: Halves, ranks: Ints) -> Floats:
@@ -287,7 +144,7 @@ class CoverageCurve:
         if not len(self.stops):
             return Curve(self.stops, np.empty(0))
         share = self.low if pessimistic else self.share
-        mass = _concave(self.stops, share, self.high - self.low)
+        mass = concave(self.stops, share, self.high - self.low)
         everywhere = 0.5 / (self.lookups + 0.5)  # half a lookup over all rows, so that p > 0
         widths = np.diff(self.stops, prepend=0) / self.stops[-1]
         mass = (1 - everywhere) * mass + everywhere * widths
@@ -381,76 +238,13 @@ def _curve(halves: Halves, stops: Ints, confidence: float) -> CoverageCurve:
     # Unseen rows may be hotter than rows seen once: few rows for much missing mass.
     touched = int(np.searchsorted(stops, halves.touched, side="right"))
     share = raw.copy()
-    share[:touched] = np.cumsum(_concave(stops[:touched], raw[:touched], (high - low)[:touched]))
+    share[:touched] = np.cumsum(concave(stops[:touched], raw[:touched], (high - low)[:touched]))
     share = np.minimum(np.maximum.accumulate(share), 1.0)
     share[-1] = 1.0
     # Larger hot sets cover more: what bounds one from below bounds all larger ones.
     low = np.maximum.accumulate(np.clip(share + (low - raw), 0.0, 1.0))
     high = np.minimum.accumulate(np.clip(share + (high - raw), 0.0, 1.0)[::-1])[::-1]
     return CoverageCurve(stops, share, low, high, confidence, lookups=lookups)
-
-
-def _concave(stops: Ints, share: Floats, spread: Floats) -> Floats:
-    """Mass per bucket of a rising concave curve near the estimate, with the same end.
-
-    Its corners are those of the least concave curve above. That one hangs on lucky ranks
-    and is too high, so the heights of its corners are fitted by least squares, and those
-    that then are no corners are dropped until all are.
-    """
-    corners = _corners(stops, share)
-    while True:
-        heights = np.minimum(_fit(stops, share, spread, corners), share[-1])
-        kept = _corners(stops[corners], heights)
-        if len(kept) == len(corners):
-            break
-        corners = corners[kept]
-    heat = np.diff(heights, prepend=0.0) / np.diff(stops[corners], prepend=0)
-    return np.asarray(np.diff(stops, prepend=0) * np.repeat(heat, np.diff(corners, prepend=-1)))
-
-
-def _corners(stops: Ints, share: Floats) -> Ints:
-    """Where the least concave curve above bends: neighbours whose heat rises are pooled."""
-    pools: list[tuple[float, float, int]] = []  # mass, width, last bucket
-    masses = np.diff(share, prepend=0.0).tolist()
-    widths = np.diff(stops, prepend=0).astype(np.float64).tolist()
-    for last, (mass, width) in enumerate(zip(masses, widths, strict=True)):
-        while pools and pools[-1][0] * width <= mass * pools[-1][1]:
-            hotter = pools.pop()
-            mass, width = mass + hotter[0], width + hotter[1]
-        pools.append((mass, width, last))
-    return np.array([last for *_, last in pools])
-
-
-def _fit(stops: Ints, share: Floats, spread: Floats, corners: Ints) -> Floats:
-    """Heights of the corners of the broken line from 0 to the end that fits best."""
-    inner = len(corners) - 1
-    ends = np.concatenate(([0], stops[corners])).astype(np.float64)
-    left = np.searchsorted(ends, stops, side="left") - 1
-    right_part = (stops - ends[left]) / (ends[left + 1] - ends[left])
-    left_part = 1 - right_part
-    weight = np.maximum(spread, _NARROWEST) ** -2.0
-    # Normal equations of a broken line are tridiagonal; the corners at 0 and the end are known.
-    size = inner + 2
-    diagonal = sum_by(left, weight * left_part**2, size)
-    diagonal += sum_by(left + 1, weight * right_part**2, size)
-    beside = sum_by(left, weight * left_part * right_part, size)
-    wanted = sum_by(left, weight * left_part * share, size)
-    wanted += sum_by(left + 1, weight * right_part * share, size)
-    wanted[inner] -= beside[inner] * share[-1]
-    inside = slice(1, inner + 1)
-    return np.append(_solve(diagonal[inside], beside[inside], wanted[inside]), share[-1])
-
-
-def _solve(diagonal: Floats, beside: Floats, wanted: Floats) -> Floats:
-    """Solve a symmetric tridiagonal system; beside[i] joins i and i + 1."""
-    d, b, x = diagonal.tolist(), beside.tolist(), wanted.tolist()
-    for i in range(1, len(d)):
-        factor = b[i - 1] / d[i - 1]
-        d[i] -= factor * b[i - 1]
-        x[i] -= factor * x[i - 1]
-    for i in range(len(d) - 1, -1, -1):
-        x[i] = (x[i] - (b[i] * x[i + 1] if i + 1 < len(d) else 0.0)) / d[i]
-    return np.array(x)
 
 
 def distinct_interval(

@@ -8,10 +8,10 @@ import pytest
 
 import rowtier
 from rowtier import Cluster, Device, Level, Plan, Replay, Table, Tables, Tier, UserError
-from rowtier.evaluate.batches import BatchOrder
 from rowtier.evaluate.replay import replay
 from rowtier.plan.bags import Bags
 from rowtier.profile.ids import OutOfRange
+from rowtier.profile.rarefaction import Batches
 
 ROWS, SAMPLES = 400, 6000
 
@@ -168,9 +168,7 @@ def test_a_window_may_be_given_by_times(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("batches", ["shuffled", "in_time_order"])
-def test_the_seed_draws_which_steps_are_taken(
-    plan: Plan, tmp_path: Path, batches: BatchOrder
-) -> None:
+def test_the_seed_draws_which_steps_are_taken(plan: Plan, tmp_path: Path, batches: Batches) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 

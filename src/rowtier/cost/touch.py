@@ -29,6 +29,7 @@ from rowtier.profile.profile import FeatureStats, Profile, TableStats
 from rowtier.profile.rarefaction import Batches
 
 LOOKUPS = 0
+_ALL_BUT_INFINITE = 30.0  # logarithm of a factor
 
 
 def touched(level: int) -> int:
@@ -104,29 +105,17 @@ def _counted(stats: TableStats, samples: int, batches: Batches) -> Floats:
 
 @compiled
 def fitted(hazard: Floats, shape: Floats, widths: Floats, samples: float, rows: float) -> Floats:
-    """u of buckets whose rows together are touched `rows` times; falling with the bucket."""
+    """u of buckets whose rows together are touched `rows` times; falling with the bucket.
+
+    Found by bisection of one number: below 0 it is the logarithm of the factor on all shapes,
+    from all but infinite down; above 0 rows keep their heat, and samples of the profile met less
+    often than independent ones would, as if there were more of them.
+    """
     u = np.empty_like(hazard)
-    if _total(hazard, shape, widths, samples, math.inf, u) > rows:
-        low, high = -30.0, 30.0  # logarithms of the factor on all shapes
-        for _ in range(60):
-            middle = (low + high) / 2
-            total = _total(hazard, shape, widths, samples, math.exp(middle), u)
-            if abs(total - rows) <= 1e-9 * rows or high - low < 1e-9:
-                break
-            if total > rows:
-                high = middle
-            else:
-                low = middle
-        return u
-    # Samples of the profile met less often than independent ones would: as if there were more.
-    low, high = 0.0, 10.0
-    for _ in range(60):
+    low, high = -2 * _ALL_BUT_INFINITE, 10.0
+    for _ in range(80):
         middle = (low + high) / 2
-        total = _total(hazard, shape, widths, samples * math.exp(middle), math.inf, u)
-        for i in range(len(u)):
-            most = min(1.0, samples * hazard[i])
-            total -= widths[i] * max(0.0, u[i] - most)
-            u[i] = min(u[i], most)
+        total = _total(hazard, shape, widths, samples, middle, u)
         if abs(total - rows) <= 1e-9 * rows or high - low < 1e-9:
             break
         if total > rows:
@@ -138,14 +127,16 @@ def fitted(hazard: Floats, shape: Floats, widths: Floats, samples: float, rows: 
 
 @compiled
 def _total(
-    hazard: Floats, shape: Floats, widths: Floats, samples: float, factor: float, u: Floats
+    hazard: Floats, shape: Floats, widths: Floats, samples: float, at: float, u: Floats
 ) -> float:
     total, before = 0.0, 1.0
+    factor = math.exp(min(at, 0.0) + _ALL_BUT_INFINITE)
+    more = math.exp(max(at, 0.0))
     for i in range(len(hazard)):
         steady = shape[i] * factor
-        x = samples * hazard[i]
+        x = samples * hazard[i] * more
         miss = math.exp(-x) if steady > 1e12 else math.exp(-steady * math.log1p(x / steady))
-        before = min(before, 1.0 - miss)
+        before = min(before, 1.0 - miss, samples * hazard[i])
         u[i] = before
         total += widths[i] * before
     return total

@@ -80,8 +80,8 @@ class CoverageCurve:
         # Unseen rows may be hotter than rows seen once: few rows for much missing mass.
         seen = slice(self.touched)
         kept = share.copy()
-        kept[seen] = np.cumsum(_concave(self.stops[seen], share[seen], self.spread[seen]))
-        mass = _concave(self.stops, np.minimum(kept, 1.0), self.spread)
+        kept[seen] = np.cumsum(concave(self.stops[seen], share[seen], self.spread[seen]))
+        mass = concave(self.stops, np.minimum(kept, 1.0), self.spread)
         everywhere = 0.5 / (self.lookups + 0.5)  # half a lookup over all rows, so that p > 0
         widths = np.diff(self.stops, prepend=0) / self.stops[-1]
         mass = (1 - everywhere) * mass + everywhere * widths
@@ -180,7 +180,7 @@ def _curve(tally: Tally, drift: Drift | None, stops: Ints, confidence: float) ->
     )
 
 
-def _concave(stops: Ints, share: Floats, spread: Floats) -> Floats:
+def concave(stops: Ints, share: Floats, spread: Floats) -> Floats:
     """Mass per bucket of a rising concave curve near the estimate, with the same end.
 
     Its corners are those of the least concave curve above. That one hangs on lucky ranks

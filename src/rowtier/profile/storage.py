@@ -122,7 +122,8 @@ def save(profile: Profile, folder: StrPath) -> None:
             _save_counted(profile, path)
         else:
             pq.write_table(_curve_table(profile), path / CURVES)
-            pq.write_table(_ladder_table(profile), path / DISTINCT)
+            if any(stats.ladder is not None for stats in profile.stats):
+                pq.write_table(_ladder_table(profile), path / DISTINCT)
 
 
 def _facts(stats: TableStats) -> dict[str, Any]:
@@ -286,7 +287,10 @@ def _read_curves(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
     """The fields of TableStats, table by table."""
     kinds = {"stop": pa.int64(), **dict.fromkeys(("lookups", *_OF_CURVE), pa.float64())}
     curves = _by_table(path / CURVES, kinds, file)
-    ladders = _by_table(path / DISTINCT, dict.fromkeys(("samples", *_RUNGS), pa.float64()), file)
+    rungs_of: dict[str, dict[str, NDArray[Any]]] = {}
+    if (path / DISTINCT).exists():
+        kinds = dict.fromkeys(("samples", *_RUNGS), pa.float64())
+        rungs_of = _by_table(path / DISTINCT, kinds, file)
     for table in file.tables:
         facts, curve = file.statistics[table.name], curves[table.name]
         found = {
@@ -294,8 +298,8 @@ def _read_curves(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
             "seen_rows": facts.touched,
             "held": facts.rows_held,
         }
-        rungs = ladders[table.name]
-        if len(rungs["samples"]):
+        rungs = rungs_of.get(table.name)
+        if rungs is not None and len(rungs["samples"]):
             if not np.array_equal(rungs["samples"], LADDER):
                 mistake = Mistake("samples", None, f"table {table.name!r} has another ladder")
                 raise InvalidError(path / DISTINCT, [mistake])

@@ -159,6 +159,28 @@ class Source(Protocol):
         ...
 
 
+@dataclass(frozen=True, eq=False)
+class Wrapper:
+    """A source that gives what another one has, in part or with other numbers."""
+
+    source: Source
+
+    @property
+    def kind(self) -> str:
+        """The format of the source."""
+        return self.source.kind
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """What the source offers."""
+        return self.source.features
+
+    @property
+    def ordered(self) -> bool:
+        """Whether the order of the source means something."""
+        return self.source.ordered
+
+
 def numbered(parts: Sequence[Part], counts: Sequence[int]) -> tuple[Part, ...]:
     """Parts in order, with how many samples each has and the number of its first one."""
     found, first = [], 0

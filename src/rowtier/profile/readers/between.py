@@ -7,37 +7,21 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rowtier.profile.readers.base import Chunk, Part, Source
+from rowtier.profile.readers.base import Chunk, Part, Wrapper
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
 @dataclass(frozen=True, eq=False)
-class Between:
+class Between(Wrapper):
     """Another source, of which samples `first` to `stop` are read; they keep their numbers.
 
     Parts that lie outside are not read at all.
     """
 
-    source: Source
     first: int
     stop: int
-
-    @property
-    def kind(self) -> str:
-        """The format of the source."""
-        return self.source.kind
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """What the source offers."""
-        return self.source.features
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of the source means something."""
-        return self.source.ordered
 
     @property
     def samples(self) -> int:
@@ -92,26 +76,10 @@ class Between:
 
 
 @dataclass(frozen=True, eq=False)
-class Shifted:
+class Shifted(Wrapper):
     """Another source that is part of a whole: its first sample has the number `by` there."""
 
-    source: Source
     by: int
-
-    @property
-    def kind(self) -> str:
-        """The format of the source."""
-        return self.source.kind
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """What the source offers."""
-        return self.source.features
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the order of the source means something."""
-        return self.source.ordered
 
     @property
     def samples(self) -> int | None:

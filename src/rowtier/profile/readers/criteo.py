@@ -279,7 +279,7 @@ def _explain(part: Part, wrong: _Wrong, lines: int, columns: Sequence[str]) -> I
         accepted = f"Criteo's format has {len(COLUMNS)}, or {len(FEATURES)} without the label"
         if len(fields) in (len(COLUMNS), len(FEATURES)):
             accepted = f"the first line of the file has {len(columns)}"
-        text = f"{len(fields)} fields where {accepted}; mend or drop the line"
+        text = f"{len(fields)} fields where {accepted}; fix or drop the line"
         return InvalidError(part.path, [Mistake(f"line {lines}", None, text)])
     name = columns[wrong.field]
     if wrong.what == criteo_text.TOO_LARGE:

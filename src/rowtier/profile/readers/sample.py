@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.jit import compiled
-from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Source
+from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Wrapper
 
 LEAST_GROUPS = 20  # so that the sample is spread over the data
 _GROUPS_PER_SHARE = (
@@ -41,30 +41,14 @@ class Sample:
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class Sampled(Wrapper):
     """Another source, of which only some samples are read.
 
     Of many row groups only some are decoded, and of those some rows are kept, with the numbers
     that they have in all data.
     """
 
-    source: Source
     sample: Sample
-
-    @property
-    def kind(self) -> str:
-        """The format of the source."""
-        return self.source.kind
-
-    @property
-    def features(self) -> tuple[str, ...]:
-        """What the source offers."""
-        return self.source.features
-
-    @property
-    def ordered(self) -> bool:
-        """Whether the source is."""
-        return self.source.ordered
 
     @property
     def samples(self) -> None:

@@ -70,7 +70,7 @@ def _finite(part: Part, column: str, array: pa.Array) -> Numbers:
         at = int(np.argmax(odd))
         raise UserError(
             f"{part.path}: time column {column!r} is {numbers[at]} in sample "
-            f"{part.first_sample + at}; mend it, or leave --time out to take the order of the data"
+            f"{part.first_sample + at}; fix it, or leave --time out to take the order of the data"
         )
     return np.asarray(numbers)
 
