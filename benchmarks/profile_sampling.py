@@ -2,8 +2,8 @@
 
 The stream: 100 M independent ids of a Zipf 1.05 distribution over 40 M rows, rows scattered
 by a seeded bijection, drawn anew for every seed. A sample of x % is the first x % of the
-stream: its ids are independent, so any x % of it are alike. It has twelve time slices, each of
-which knows one row in 512. The hot set is the K rows with the highest counts, ties by row id.
+stream: its ids are independent, so any x % of it are alike. It has twelve time slices, which know
+as many of the rows as those of a profile. The hot set is the K rows with the highest counts, ties by row id.
 
 The truth is Σ p over that very hot set: what infinitely many fresh ids would measure. Once
 per run it is checked against fresh ids that are really drawn (`fresh_difference`).
@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from rowtier.profile.coverage import coverage_curve
 from rowtier.profile.drift import Drift
-from rowtier.profile.order import NarrowInts
-from rowtier.profile.slices import Slices, candidates
+from rowtier.profile.slices import Slices, candidates, least_thinning
 from rowtier.synth.kernels import ZipfShape, fill_zipf, scatter, zipf_shape
 from rowtier.synth.seed import key_of
 
@@ -35,7 +34,6 @@ SAMPLES = (0.001, 0.01, 0.1, 1.0)
 HOT_SETS = (0.001, 0.01, 0.05, 0.1)
 CHUNK = 2_000_000
 SLICES = 12
-THINNING = 9
 ONE = np.int32(1)  # of the counters' own type: otherwise np.add.at is ten times slower
 GOALS: dict[str, Any] = {
     "max_coverage_error": ("<=", 0.02),
@@ -100,7 +98,8 @@ def measure(quick: bool) -> Measured:
 def samples(stream: Stream, seed: int) -> Iterator[tuple[float, Counts, Drift]]:
     """Every sample of one stream: its counts, and what its slices say about change."""
     counts = np.zeros(stream.rows, dtype=np.int32)
-    kept = candidates(0, stream.rows, THINNING)
+    thinning = least_thinning(stream.rows)
+    kept = candidates(0, stream.rows, thinning)
     stops = {round(stream.ids * sample): sample for sample in SAMPLES}
     edges = {stop: [stop * part // SLICES for part in range(1, SLICES + 1)] for stop in stops}
     read, seen = 0, {0: counts[kept]}
@@ -112,13 +111,11 @@ def samples(stream: Stream, seed: int) -> Iterator[tuple[float, Counts, Drift]]:
             seen[read] = counts[kept]
         if read in stops:
             before = np.stack([seen[edge] for edge in (0, *edges[read])], axis=1)
-            yield stops[read], counts, _drift(np.diff(before, axis=1), kept, read, stream.rows)
-
-
-def _drift(by_slice: Counts, kept: NarrowInts, ids: int, rows: int) -> Drift:
-    touched = np.flatnonzero(by_slice.any(axis=1))
-    each = np.full(SLICES, ids // SLICES)
-    return Drift(Slices(0, THINNING, 0, each, kept[touched], by_slice[touched]), rows)
+            by_slice = np.diff(before, axis=1)
+            touched = np.flatnonzero(by_slice.any(axis=1))
+            each = np.full(SLICES, read // SLICES)
+            slices = Slices(0, thinning, 0, each, kept[touched], by_slice[touched]).thinned()
+            yield stops[read], counts, Drift(slices, stream.rows)
 
 
 def _cut_at(chunks: Iterator[Counts], stops: set[int]) -> Iterator[Counts]:

@@ -10,7 +10,7 @@ import rowtier
 from rowtier import Cluster, Device, Level, Plan, Replay, Table, Tables, Tier, UserError
 from rowtier.evaluate.replay import replay
 from rowtier.plan.bags import Bags
-from rowtier.profile.ids import OutOfRange
+from rowtier.tables import OutOfRange
 from rowtier.profile.rarefaction import Batches
 
 ROWS, SAMPLES = 400, 6000
