@@ -3,7 +3,8 @@
 The stream: 100 M independent ids of a Zipf 1.05 distribution over 40 M rows, rows scattered
 by a seeded bijection, drawn anew for every seed. A sample of x % is the first x % of the
 stream: its ids are independent, so any x % of it are alike. It has twelve time slices, which know
-as many of the rows as those of a profile. The hot set is the K rows with the highest counts, ties by row id.
+as many of the rows as those of a profile. The hot set is the K rows with the highest counts,
+ties by row id.
 
 The truth is Σ p over that very hot set: what infinitely many fresh ids would measure. Once
 per run it is checked against fresh ids that are really drawn (`fresh_difference`).
@@ -21,7 +22,7 @@ from numpy.typing import NDArray
 
 from rowtier.profile.coverage import coverage_curve
 from rowtier.profile.drift import Drift
-from rowtier.profile.slices import Slices, candidates, least_thinning
+from rowtier.profile.slices import Slices, thin
 from rowtier.synth.kernels import ZipfShape, fill_zipf, scatter, zipf_shape
 from rowtier.synth.seed import key_of
 
@@ -34,6 +35,7 @@ SAMPLES = (0.001, 0.01, 0.1, 1.0)
 HOT_SETS = (0.001, 0.01, 0.05, 0.1)
 CHUNK = 2_000_000
 SLICES = 12
+FEW, LARGE = 4, 2_000_000  # of samples of more ids, one row in sixteen is looked at
 ONE = np.int32(1)  # of the counters' own type: otherwise np.add.at is ten times slower
 GOALS: dict[str, Any] = {
     "max_coverage_error": ("<=", 0.02),
@@ -98,24 +100,30 @@ def measure(quick: bool) -> Measured:
 def samples(stream: Stream, seed: int) -> Iterator[tuple[float, Counts, Drift]]:
     """Every sample of one stream: its counts, and what its slices say about change."""
     counts = np.zeros(stream.rows, dtype=np.int32)
-    thinning = least_thinning(stream.rows)
-    kept = candidates(0, stream.rows, thinning)
     stops = {round(stream.ids * sample): sample for sample in SAMPLES}
     edges = {stop: [stop * part // SLICES for part in range(1, SLICES + 1)] for stop in stops}
-    read, seen = 0, {0: counts[kept]}
     every = {edge for found in edges.values() for edge in found}
+    few = np.flatnonzero(thin(np.arange(stream.rows), FEW))  # what large samples keep at most
+    read, seen = 0, dict[tuple[int, int], tuple[Ints, Counts]]()
     for ids in _cut_at(stream.draw(stream.ids, seed, "stream"), every):
         np.add.at(counts, ids, ONE)
         read += len(ids)
-        if read in every:
-            seen[read] = counts[kept]
+        for stop in (stop for stop in stops if read in edges[stop]):
+            rows = few[counts[few] > 0] if stop > LARGE else np.flatnonzero(counts)
+            seen[stop, read] = rows, counts[rows]
         if read in stops:
-            before = np.stack([seen[edge] for edge in (0, *edges[read])], axis=1)
-            by_slice = np.diff(before, axis=1)
-            touched = np.flatnonzero(by_slice.any(axis=1))
-            each = np.full(SLICES, read // SLICES)
-            slices = Slices(0, thinning, 0, each, kept[touched], by_slice[touched]).thinned()
-            yield stops[read], counts, Drift(slices, stream.rows)
+            parts = [seen.pop((read, edge)) for edge in edges[read]]
+            yield stops[read], counts, _drift(parts, FEW if read > LARGE else 0, read, stream.rows)
+
+
+def _drift(parts: list[tuple[Ints, Counts]], thinning: int, ids: int, rows: int) -> Drift:
+    """From the touched rows and their counts so far, at the end of every slice."""
+    touched = parts[-1][0]
+    running = np.zeros((len(touched), SLICES + 1), dtype=np.int64)
+    for at, (found, counts) in enumerate(parts):
+        running[np.searchsorted(touched, found), at + 1] = counts
+    each, by_slice = np.full(SLICES, ids // SLICES), np.diff(running, axis=1)
+    return Drift(Slices(0, thinning, 0, each, touched, by_slice).thinned(), rows)
 
 
 def _cut_at(chunks: Iterator[Counts], stops: set[int]) -> Iterator[Counts]:

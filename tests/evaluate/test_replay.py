@@ -10,8 +10,8 @@ import rowtier
 from rowtier import Cluster, Device, Level, Plan, Replay, Table, Tables, Tier, UserError
 from rowtier.evaluate.replay import replay
 from rowtier.plan.bags import Bags
-from rowtier.tables import OutOfRange
 from rowtier.profile.rarefaction import Batches
+from rowtier.tables import OutOfRange
 
 ROWS, SAMPLES = 400, 6000
 

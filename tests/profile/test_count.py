@@ -254,7 +254,7 @@ def test_distinct_ids_equal_a_set(hashes: list[int]) -> None:
 @given(st.lists(st.tuples(st.integers(0, 70_000), st.integers(0, 600)), max_size=40))
 @settings(max_examples=40, deadline=None)
 def test_touched_rows_are_ordered_by_heat_then_row(pairs: list[tuple[int, int]]) -> None:
-    counters = RowCounters(5, 5 + len(pairs), 5 + len(pairs), 0)
+    counters = RowCounters(5, 5 + len(pairs), 0)
     once, repeated = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     rows = np.arange(len(pairs)) + 5
     alone = np.repeat(rows, once)

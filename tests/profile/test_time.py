@@ -18,7 +18,7 @@ from rowtier.profile import counters as counters_module
 from rowtier.profile import slices as slices_module
 from rowtier.profile.bits import bit_length
 from rowtier.profile.counters import Lookups, RowCounters
-from rowtier.profile.slices import Slices, bits_for, candidates, merge_slices, thin, thinning_of
+from rowtier.profile.slices import Slices, bits_for, merge_slices, thin, thinning_of
 from rowtier.profile.windows import TOP_BITS, Windows, merge_windows
 
 Bags = list[list[int]]
@@ -38,7 +38,7 @@ def lookups_of(samples: Bags) -> Lookups:
 
 
 def counted(samples: Bags, first: int, bits: int = 0) -> tuple[Slices, Windows]:
-    counters = RowCounters(0, ROWS, ROWS, bits)
+    counters = RowCounters(0, ROWS, bits)
     counters.add(lookups_of(samples), first)
     slices, windows = counters.finish()
     assert windows is not None
@@ -110,7 +110,7 @@ def test_parts_in_any_order_and_grouping_make_the_whole(
 @given(bags, st.integers(1, 9))
 @EVERY
 def test_chunks_change_nothing(samples: Bags, size: int) -> None:
-    counters = RowCounters(0, ROWS, ROWS, 0)
+    counters = RowCounters(0, ROWS, 0)
     for start in range(0, len(samples), size):
         counters.add(lookups_of(samples[start : start + size]), start)
     slices, windows = counters.finish()
@@ -123,10 +123,10 @@ def test_chunks_change_nothing(samples: Bags, size: int) -> None:
 def test_a_base_that_moves_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     random, at = np.random.default_rng(0), 2**TOP_BITS - 3000
     rows = random.integers(0, ROWS, 9000)
-    whole = RowCounters(0, ROWS, ROWS, 10)
+    whole = RowCounters(0, ROWS, 10)
     whole.add(Lookups(rows, None, len(rows)), at)
     monkeypatch.setattr(counters_module, "_FARTHEST", 2**TOP_BITS + 1000)
-    moved = RowCounters(0, ROWS, ROWS, 10)
+    moved = RowCounters(0, ROWS, 10)
     for start in range(0, len(rows), 500):
         moved.add(Lookups(rows[start : start + 500], None, 500), at + start)
     for ours, theirs in zip(moved.finish(), whole.finish(), strict=True):
@@ -139,15 +139,15 @@ def test_rows_are_thinned_by_their_hash_alone(monkeypatch: pytest.MonkeyPatch) -
     for module in (slices_module, counters_module):
         monkeypatch.setattr(module, "MOST_ROWS", 50)
     rows = np.random.default_rng(1).permutation(400)
-    whole = RowCounters(0, 400, 400, 0)
+    whole = RowCounters(0, 400, 0)
     whole.add(Lookups(rows, None, 400), 0)
     slices, _ = whole.finish()
     assert slices.thinning == thinning_of(np.arange(400), 0) > 0
-    assert slices.rows.tolist() == candidates(0, 400, slices.thinning).tolist()
+    assert slices.rows.tolist() == np.flatnonzero(thin(np.arange(400), slices.thinning)).tolist()
     assert len(slices.rows) <= 50 < np.count_nonzero(thin(np.arange(400), slices.thinning - 1))
     parts = []
     for start in range(0, 400, 80):
-        part = RowCounters(0, 400, 400, 0)
+        part = RowCounters(0, 400, 0)
         part.add(Lookups(rows[start : start + 80], None, 80), start)
         parts.append(part.finish()[0])
     assert same(merge_slices(parts[::-1]), slices)

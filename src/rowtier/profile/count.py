@@ -64,7 +64,7 @@ class TableCounter:
         self.table = table
         self._vocabulary = vocabulary
         self._first, stop = rows.of(table.num_embeddings)
-        self._counters = RowCounters(self._first, stop, table.num_embeddings, bits)
+        self._counters = RowCounters(self._first, stop, bits)
         self._features = {name: FeatureCounter(name) for name in table.features}
         self._distinct = DistinctCounter() if table.ids != "as_is" else None
 

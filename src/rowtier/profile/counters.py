@@ -22,8 +22,6 @@ from rowtier.profile.slices import (
     MOST_ROWS,
     MOST_SLICES,
     Slices,
-    candidates,
-    least_thinning,
     thin,
     thinning_of,
 )
@@ -93,12 +91,12 @@ class Lookups:
 class RowCounters:
     """Counts rows `first_row` to `stop_row` of a table while samples come in, in their order."""
 
-    def __init__(self, first_row: int, stop_row: int, num_embeddings: int, bits: int):
+    def __init__(self, first_row: int, stop_row: int, bits: int):
         self._first_row = first_row
         self._words = np.zeros(stop_row - first_row, dtype="<u4")  # last sample, lookups
         self.lookups = Counters(self._words.view(np.uint8)[::4])
         self.repeats: Counters | None = None  # within a sample
-        self._slices = _SliceCounter(self.lookups, first_row, stop_row, num_embeddings, bits)
+        self._slices = _SliceCounter(self.lookups, first_row, bits)
         self._bins: dict[int, Ints] = {}  # by the sample with which a slice begins
         self._head: list[Ints] = []  # rows that were new in the first window, and their samples
         self._span: Span | None = None
@@ -115,8 +113,7 @@ class RowCounters:
             end = min(end, lookups.samples, start + _MOST_SAMPLES)
             self._begin(first_sample + start, end - start, numbers is None)
             part = lookups if end - start == lookups.samples else lookups.cut(start, end)
-            self._count(part, first_sample + start)
-            self._slices.add(end - start)
+            self._slices.add(end - start, self._count(part, first_sample + start))
             start = end
 
     def finish(self) -> tuple[Slices, Windows | None]:
@@ -142,27 +139,28 @@ class RowCounters:
             self._base = base
         self._span = replace(self._span, stop=first_sample + samples)
 
-    def _count(self, lookups: Lookups, first_sample: int) -> None:
-        """Count lookups of samples that lie in one slice."""
+    def _count(self, lookups: Lookups, first_sample: int) -> Ints:
+        """Count lookups of samples that lie in one slice; the rows that nobody had looked up."""
         assert self._span is not None
         at = first_sample - self._base
         if self._whole and first_sample < self._span.head_stop:
-            self._head.append(self._new(lookups, at, self._span.head_stop - self._base))
-        over, again = np.empty((2, len(lookups.rows)), dtype=np.int64)
+            self._head.append(self._seen_now(lookups, at, self._span.head_stop - self._base))
+        over, again, new = np.empty((3, len(lookups.rows)), dtype=np.int64)
         bins = self._bins.setdefault(self._slices.start, np.zeros(BINS, dtype=np.int64))
         counted = (lookups.rows, self._first_row, at, self._words)
         if lookups.lengths is not None:
             if self.repeats is None:
                 self.repeats = Counters(np.zeros(len(self._words), dtype=np.uint8))
-            overs, repeated = _count_bags(
-                *counted, bins, over, lookups.lengths, self.repeats.low, again
+            overs, news, repeated = _count_bags(
+                *counted, bins, over, new, lookups.lengths, self.repeats.low, again
             )
             self.repeats.ran_over(again[:repeated])
         else:
-            overs = _count_single(*counted, bins, over)
+            overs, news = _count_single(*counted, bins, over, new)
         self.lookups.ran_over(over[:overs])
+        return np.asarray(new[:news] + self._first_row)
 
-    def _new(self, lookups: Lookups, at: int, stop: int) -> Ints:
+    def _seen_now(self, lookups: Lookups, at: int, stop: int) -> Ints:
         """Rows that are looked up for the first time before a sample, and in which."""
         sample = np.arange(lookups.samples)
         if lookups.lengths is not None:
@@ -195,18 +193,16 @@ class RowCounters:
 class _SliceCounter:
     """Looks, whenever a slice ends, how often the kept rows were seen in it."""
 
-    def __init__(
-        self, lookups: Counters, first_row: int, stop_row: int, num_embeddings: int, bits: int
-    ):
+    def __init__(self, lookups: Counters, first_row: int, bits: int):
         self._lookups, self._first_row, self.bits = lookups, first_row, bits
-        self._thinning = least_thinning(num_embeddings)
-        self._rows = candidates(first_row, stop_row, self._thinning)
-        self._touched = np.zeros(len(self._rows), dtype=np.bool_)
-        self._before = np.zeros(len(self._rows), dtype=np.uint8)
-        self._notes = 0  # that were there when the slice began
+        self._thinning = 0
+        self._rows = _NONE  # that are kept, in order
+        self._before = np.empty(0, dtype=np.uint8)  # their counters when the slice began
+        self._new: list[Ints] = []  # rows that were looked up for the first time since
+        self._notes = 0  # of counters that ran over when the slice began
         self._number: int | None = None
         self._samples: dict[int, int] = {}
-        self._entries: dict[int, list[tuple[Ints, Ints]]] = {}  # places and counts, by slice
+        self._entries: dict[int, list[tuple[Ints, Ints]]] = {}  # rows and counts, by slice
 
     @property
     def start(self) -> int:
@@ -225,29 +221,32 @@ class _SliceCounter:
             self._number = number
         return (number + 1) << self.bits
 
-    def add(self, samples: int) -> None:
-        """Note samples of the slice."""
+    def add(self, samples: int, new: Ints) -> None:
+        """Note samples of the slice, and rows that were looked up for the first time in them."""
         assert self._number is not None
         self._samples[self._number] = self._samples.get(self._number, 0) + samples
+        if len(new):
+            self._new.append(new[thin(new, self._thinning)])
+            if sum(map(len, self._new)) > MOST_ROWS:
+                self._take_new()
 
     def finish(self) -> Slices:
         """All slices."""
         self._end()
-        place = np.cumsum(self._touched) - 1  # among the touched rows
         first = min(self._samples, default=0)
         samples = np.zeros(max(self._samples, default=-1) + 1 - first, dtype=np.int64)
-        counts = np.zeros((int(np.count_nonzero(self._touched)), len(samples)), dtype=np.int64)
+        counts = np.zeros((len(self._rows), len(samples)), dtype=np.int64)
         for number, held in self._samples.items():
             samples[number - first] = held
-            for places, seen in self._entries.get(number, ()):
-                counts[place[places], number - first] += seen
-        rows = self._rows[self._touched]
-        return Slices(self.bits, self._thinning, first, samples, rows, counts)
+            for rows, seen in self._entries.get(number, ()):
+                counts[np.searchsorted(self._rows, rows), number - first] += seen
+        return Slices(self.bits, self._thinning, first, samples, self._rows, counts)
 
     def _end(self) -> None:
         """Note what was seen since the slice began."""
         if self._number is None:
             return
+        self._take_new()
         now = np.empty(len(self._rows), dtype=np.uint8)
         _gather(self._lookups.low, self._rows, self._first_row, now)
         seen = now.astype(np.int64) - self._before
@@ -259,23 +258,26 @@ class _SliceCounter:
             seen[at[mine]] += 256 * times[mine]
         self._before, self._notes = now, self._lookups.notes
         there = np.flatnonzero(seen)
-        self._touched[there] = True
-        self._entries.setdefault(self._number, []).append((there, seen[there]))
-        if np.count_nonzero(self._touched) > MOST_ROWS:
-            self._thin()
+        self._entries.setdefault(self._number, []).append((self._rows[there], seen[there]))
 
-    def _thin(self) -> None:
-        """Keep fewer rows, since there are too many already."""
-        self._thinning = thinning_of(self._rows[self._touched], self._thinning)
-        kept = thin(self._rows, self._thinning)
-        place = np.cumsum(kept) - 1
-        self._rows, self._before = self._rows[kept], self._before[kept]
-        self._touched = self._touched[kept]
-        for number, entries in self._entries.items():
-            masks = [kept[places] for places, _ in entries]
+    def _take_new(self) -> None:
+        """Keep new rows too; fewer of all, if there are too many."""
+        if not self._new:
+            return
+        found = np.unique(np.concatenate(self._new))
+        self._new.clear()
+        found = found[~np.isin(found, self._rows, assume_unique=True)]
+        rows = np.concatenate((self._rows, found))
+        before = np.concatenate((self._before, np.zeros(len(found), dtype=np.uint8)))
+        self._thinning = thinning_of(rows, self._thinning)
+        kept = np.flatnonzero(thin(rows, self._thinning))
+        kept = kept[np.argsort(rows[kept], kind="stable")]
+        fewer = len(kept) < len(rows)
+        self._rows, self._before = rows[kept], before[kept]
+        for number, entries in self._entries.items() if fewer else ():
+            masks = [thin(rows, self._thinning) for rows, _ in entries]
             self._entries[number] = [
-                (place[places[mask]], seen[mask])
-                for (places, seen), mask in zip(entries, masks, strict=True)
+                (rows[mask], seen[mask]) for (rows, seen), mask in zip(entries, masks, strict=True)
             ]
 
     def _double(self) -> None:
@@ -320,10 +322,12 @@ def _move_base(words: Words, by: int) -> None:
 
 
 @compiled
-def _count_single(rows: Ints, first_row: int, at: int, words: Words, bins: Ints, over: Ints) -> int:
-    """Count one row per sample; how many ran over."""
-    size, overs, own = np.uint64(len(words)), 0, np.zeros((4, 33), dtype=np.int64)
-    far = len(words) > _NEAR
+def _count_single(
+    rows: Ints, first_row: int, at: int, words: Words, bins: Ints, over: Ints, new: Ints
+) -> tuple[int, int]:
+    """Count one row per sample; how many ran over, and how many were new."""
+    size, own = np.uint64(len(words)), np.zeros((4, 33), dtype=np.int64)
+    far, overs, news = len(words) > _NEAR, 0, 0
     for i in range(len(rows)):
         if far and i + _AHEAD < len(rows):
             ahead = np.uint64(rows[i + _AHEAD] - first_row)
@@ -337,11 +341,14 @@ def _count_single(rows: Ints, first_row: int, at: int, words: Words, bins: Ints,
             if seen == 0:
                 over[overs] = place
                 overs += 1
+            if word == 0:
+                new[news] = place
+                news += 1
             last = word >> np.uint32(8)
             # Never is 0, and one less has all 32 bits: far away.
             own[i & 3, bit_length((last - np.uint32(1)) ^ (now - np.uint32(1)))] += 1
     _add_bins(own, bins)
-    return overs
+    return overs, news
 
 
 @compiled
@@ -352,13 +359,14 @@ def _count_bags(
     words: Words,
     bins: Ints,
     over: Ints,
+    new: Ints,
     lengths: Ints,
     repeats: Bytes,
     again: Ints,
-) -> tuple[int, int]:
-    """Count samples of any length; how many ran over, and how many repeats did."""
+) -> tuple[int, int, int]:
+    """Count samples of any length; how many ran over, were new, and ran over as repeats."""
     size, one, own = np.uint64(len(words)), np.uint8(1), np.zeros((4, 33), dtype=np.int64)
-    far, overs, agains, i = len(words) > _NEAR, 0, 0, 0
+    far, overs, news, agains, i = len(words) > _NEAR, 0, 0, 0, 0
     for sample in range(len(lengths)):
         now = np.uint32(at + sample + 1)
         for _ in range(lengths[sample]):
@@ -376,6 +384,9 @@ def _count_bags(
             if seen == 0:
                 over[overs] = place
                 overs += 1
+            if word == 0:
+                new[news] = place
+                news += 1
             last = word >> np.uint32(8)
             own[i & 3, bit_length((last - np.uint32(1)) ^ (now - np.uint32(1)))] += 1
             if last == now:
@@ -385,7 +396,7 @@ def _count_bags(
                     again[agains] = place
                     agains += 1
     _add_bins(own, bins)
-    return overs, agains
+    return overs, news, agains
 
 
 @compiled

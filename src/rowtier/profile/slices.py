@@ -9,8 +9,7 @@ slices of its parts added up, in any order and grouping.
 Which rows trade places over time is a question about the distribution, which a sample of rows
 answers: where more than 2^17 rows are touched, only rows are kept whose hash begins with
 `thinning` zero bits, the fewest that leave at most 2^17. That depends on the set of touched
-rows alone, so it merges, too. (Tables of more than 2^22 rows begin with some, so that only
-2^22 rows have to be looked at whenever a slice ends.)
+rows alone, so it merges, too.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ Ints = NDArray[np.int64]
 MOST_SLICES = 16
 LEAST_SLICES = 8  # fewer than this tell nothing of how the data changes
 MOST_ROWS = 2**17
-_MOST_CANDIDATES = 2**22
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
@@ -42,11 +40,6 @@ def bits_for(first: int, stop: int) -> int:
     while stop > first and ((stop - 1) >> bits) - (first >> bits) + 1 > MOST_SLICES:
         bits += 1
     return bits
-
-
-def least_thinning(num_embeddings: int) -> int:
-    """How thin the rows of a table are at least."""
-    return max(0, (num_embeddings - 1) // _MOST_CANDIDATES).bit_length()
 
 
 @compiled
@@ -64,16 +57,6 @@ def _hashes(rows: NarrowInts, found: NDArray[np.uint64]) -> None:
         found[i] = _mixed(rows[i])
 
 
-@compiled
-def _candidates(first: int, stop: int, thinning: int, found: Ints) -> int:
-    count, most = 0, np.uint64(64 - thinning)
-    for row in range(first, stop):
-        if _mixed(row) >> most == 0:
-            found[count] = row
-            count += 1
-    return count
-
-
 def _hashed(rows: NarrowInts) -> NDArray[np.uint64]:
     found = np.empty(len(rows), dtype=np.uint64)
     _hashes(rows, found)
@@ -85,14 +68,6 @@ def thin(rows: NarrowInts, thinning: int) -> NDArray[np.bool_]:
     if not thinning:
         return np.ones(len(rows), dtype=np.bool_)
     return np.asarray(_hashed(rows) >> np.uint64(64 - thinning) == 0)
-
-
-def candidates(first_row: int, stop_row: int, thinning: int) -> NarrowInts:
-    """The rows of a range that are kept, in order."""
-    if not thinning:
-        return narrow(np.arange(first_row, stop_row))
-    found = np.empty(max(0, stop_row - first_row), dtype=np.int64)
-    return narrow(found[: _candidates(first_row, stop_row, thinning, found)].copy())
 
 
 @dataclass(frozen=True, eq=False)
