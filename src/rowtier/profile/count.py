@@ -149,9 +149,12 @@ def _by_heat(
     touched = int(sizes[1:].sum())
     places = np.cumsum(sizes[::-1])[::-1] - sizes  # where the rows of each count begin
     rows = np.empty(touched, dtype=narrow_dtype(0, first_row + len(low) - 1))
-    counts = np.empty(touched, dtype=narrow_dtype(0, int(most)))
-    _place(low, over, more, places, rows, counts)
     many = int(sizes[_MANY])
+    often = np.empty(many, dtype=np.int64)
+    _place(low, over, more, places, rows, often)
+    seen = np.arange(_MANY - 1, 0, -1, dtype=narrow_dtype(0, int(most)))
+    seldom = np.repeat(seen, sizes[_MANY - 1 : 0 : -1])
+    counts = np.concatenate((often.astype(seen.dtype), seldom)) if many else seldom
     order = np.argsort(-counts[:many], kind="stable")
     for array in (rows, counts):
         array[:many] = array[:many][order]
@@ -205,7 +208,7 @@ def _place(
     more: Ints,
     places: Ints,
     rows: NarrowInts,
-    counts: NarrowInts,
+    often: Ints,
 ) -> None:
     next_over = 0
     for i in range(len(low)):
@@ -218,4 +221,5 @@ def _place(
             place = places[bin]
             places[bin] = place + 1
             rows[place] = i
-            counts[place] = total
+            if bin == _MANY:
+                often[place] = total

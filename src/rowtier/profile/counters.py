@@ -264,7 +264,8 @@ class _SliceCounter:
         """Keep new rows too; fewer of all, if there are too many."""
         if not self._new:
             return
-        found = np.unique(np.concatenate(self._new))
+        found = np.sort(np.concatenate(self._new))
+        found = found[np.diff(found, prepend=-1) > 0]
         self._new.clear()
         found = found[~np.isin(found, self._rows, assume_unique=True)]
         rows = np.concatenate((self._rows, found))
