@@ -272,7 +272,11 @@ def _table(looks: list[TableLook]) -> None:
         for look in looks
     ]
     show.table(columns, rows)
-    show.line("50 %, 90 %, 99 %: how many of the hottest rows serve that share of lookups to come")
+    show.line(
+        "touched: rows that were looked up; coverage: samples that have the feature; pooling: "
+        "lookups of those; 50 %, 90 %, 99 %: how many of the hottest rows serve that share of "
+        "lookups to come"
+    )
 
 
 def _expected(profile: Profile, found: dict[str, Expected]) -> None:
@@ -283,8 +287,8 @@ def _expected(profile: Profile, found: dict[str, Expected]) -> None:
     columns = ["table", "1 % take", "10 % take", "unseen", f"rows of {device}", "neighbours"]
     rows = []
     for name, one in found.items():
-        by_rows = [share for _, share in one.coverage]
-        hot, tenth = by_rows[min(1, len(by_rows) - 1)], by_rows[-1]
+        by_rows, count = dict(one.coverage), profile[name].table.num_embeddings
+        hot, tenth = (by_rows[math.ceil(share * count)] for share in (0.01, 0.1))
         near = _amount(one.in_time_order[0][1]) if one.in_time_order else "–"
         shares = [_share(share) for share in (hot, tenth, one.unseen)]
         rows.append([name, *shares, _amount(one.distinct[0][1]), near])
@@ -328,7 +332,7 @@ def _judgements(profile: Profile, cut: float) -> dict[str, Enough]:
     found = {}
     for stats in profile.stats:
         if stats.counts is not None and stats.lookups:
-            ranks = max(1, round(cut * stats.table.num_embeddings))
+            ranks = max(1, math.ceil(cut * stats.table.num_embeddings))
             rows = stats.table.num_embeddings
             found[stats.table.name] = enough(stats.counts.counts, stats.drift, rows, ranks)
     return found

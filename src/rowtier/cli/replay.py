@@ -108,7 +108,8 @@ def _report(found: Replay, full: bool) -> None:
     inside = sum(figure.as_expected for figure in figures)
     show.line(
         "error: predicted over replayed. ±: how far the two may be apart although the data is like "
-        f"the profiled data, by chance alone; {inside:,} of {len(figures):,} figures are within it"
+        f"the profiled data (docs/evaluating.md says why); {inside:,} of {len(figures):,} figures "
+        "are within it"
     )
 
 

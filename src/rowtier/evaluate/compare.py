@@ -264,7 +264,11 @@ def _on_one_curve(plans: Mapping[str, Plan]) -> tuple[dict[str, Plan], tuple[str
     profile = plans[chosen].profile
     if all(plan.profile.fingerprint == profile.fingerprint for plan in plans.values()):
         return dict(plans), ()
-    note = f"the plans expect different heat of hot rows; all are measured by what {chosen} expects"
+    orders = {plan.profile.batches for plan in plans.values()}
+    what = "heat of hot rows" if len(orders) == 1 else "batches, shuffled and in time order"
+    note = f"the plans expect different {what}; all are measured by what {chosen} expects"
+    if len(orders) > 1:
+        note += f", batches {profile.batches.replace('_', ' ')}"
     return {name: replace(plan, profile=profile) for name, plan in plans.items()}, (note,)
 
 

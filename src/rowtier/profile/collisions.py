@@ -24,7 +24,8 @@ def sharing_ids(stats: TableStats) -> int:
     distinct, table = stats.distinct_ids, stats.table
     assert distinct is not None
     if table.ids == "vocabulary":
-        own = 0 if stats.vocabulary is None else len(stats.vocabulary)
+        assert stats.counts is not None
+        own = int(np.count_nonzero(stats.counts.rows < table.num_own))  # a row for each id
         return sharing_by_chance(max(0, distinct.count - own), table.num_shared)
     if table.ids == "modulo":
         return sharing_by_rows(distinct.count, stats.touched)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -191,6 +192,8 @@ def given_vocabularies(given: StrPath | Vocabularies, tables: Tables) -> dict[st
     """The vocabularies of tables from an earlier profile or plan folder, or as they are."""
     wanted = [table for table in tables if table.ids == "vocabulary"]
     if not isinstance(given, Mapping):
+        if not Path(given).is_dir():
+            raise UserError(f"{given}: there is no such folder; give that of a profile or a plan")
         return {table.name: read_vocabulary(given, table) for table in wanted}
     missing = [table.name for table in wanted if table.name not in given]
     if missing:

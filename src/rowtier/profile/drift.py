@@ -121,7 +121,7 @@ class Drift:
         if not self.long:
             return (
                 f"looking {self.horizon:g} times the length of the data ahead takes windows that "
-                "its time slices do not have: choose a smaller --horizon"
+                f"its {known} time slices do not have: choose a --horizon below {known}"
             )
         if int(self.slices.counts.sum()) < _LEAST_LOOKUPS:
             return f"fewer than {_LEAST_LOOKUPS} lookups do not show how the data changes"

@@ -232,6 +232,8 @@ def flat_ids(values: Any, where: Where) -> tuple[IdValues, Mask | None]:
 
     Whole numbers keep their type; strings become one Arrow array.
     """
+    if isinstance(values, (str, bytes)):
+        raise UserError(f"{where} is one {type(values).__name__}; give a list of ids: [{values!r}]")
     if hasattr(values, "detach"):
         values = values.detach().cpu().numpy()
     if isinstance(values, np.ndarray) and values.dtype.kind in "iu":

@@ -28,6 +28,7 @@ _SPARK_WIDTH = 12
 _WASTE_SHARE, _WASTE_BYTES = 0.2, 2**20
 _CHANGED = 0.1
 _UNSEEN = 0.01
+_MOST_SHARED = 0.5
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class TableLook:
     collisions: int | None  # ids that share a row with another one
     unseen_share: float  # of lookups to come that will fall on rows never touched so far
     hot_set_change: float | None  # beyond what chance explains
+    shared_share: float | None  # of lookups on ids that the vocabulary has no row for
     longest: int
 
     def to_dict(self) -> dict[str, Any]:
@@ -76,6 +78,7 @@ def look_at(stats: TableStats) -> TableLook:
         collisions=None if stats.distinct_ids is None else sharing_ids(stats),
         unseen_share=unseen_of(stats).share if stats.lookups else 0.0,
         hot_set_change=_change(stats, served[0]),
+        shared_share=_shared(stats),
         longest=max(lengths, default=0),
     )
 
@@ -140,6 +143,11 @@ def alerts(look: TableLook) -> Iterator[str]:
             f"{_percent(look.collisions / look.distinct_ids)} of the ids of {look.name!r} share a "
             "row with another id: more rows would tell them apart"
         )
+    if look.shared_share is not None and look.shared_share > _MOST_SHARED:
+        yield (
+            f"{_percent(look.shared_share)} of the lookups of {look.name!r} are on ids that its "
+            "vocabulary has no row for: was it made from other data, or min_count too high?"
+        )
     if not look.lookups:
         yield f"{look.name!r} is never looked up in this data"
 
@@ -156,6 +164,14 @@ def _percent(share: float) -> str:
         if share >= 1 or float(text[:-1]) < 100:
             return text
     return "almost 100%"
+
+
+def _shared(stats: TableStats) -> float | None:
+    """The share of lookups on ids that the table's vocabulary has no row for."""
+    counts = stats.counts
+    if counts is None or stats.table.ids != "vocabulary" or not stats.lookups:
+        return None
+    return float(counts.counts[counts.rows >= stats.table.num_own].sum() / stats.lookups)
 
 
 def _change(stats: TableStats, ranks: int) -> float | None:

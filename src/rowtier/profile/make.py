@@ -10,6 +10,7 @@ that was interrupted goes on from them.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -59,6 +60,16 @@ class ProfileOptions:
     dask: str | None = None  # address of a Dask scheduler
     resume: bool = False
     vocabulary: StrPath | Vocabularies | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        Sample(self.sample, self.seed)
+        if not 0 < self.horizon < math.inf:
+            raise UserError(f"horizon {self.horizon:g}: give a number above 0, such as 0.5")
+        if self.workers < 1:
+            raise UserError(f"workers {self.workers}: give a whole number, 1 or more")
+        if self.first_sample is not None and self.first_sample < 0:
+            raise UserError(f"first_sample {self.first_sample}: give a whole number, 0 or more")
 
 
 @dataclass(frozen=True)

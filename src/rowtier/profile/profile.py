@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.errors import Mistake
+from rowtier.errors import Mistake, UserError
 from rowtier.fields import Count, Name
 from rowtier.files import Noun, StrPath, fingerprint_of
 from rowtier.profile.curve import Curve
@@ -347,13 +347,13 @@ class Profile:
         """The share of lookups to come that the hottest `rows` rows of a table will take."""
         from rowtier.profile.forecast import coverage_of
 
-        return coverage_of(self[table], rows, confidence)
+        return coverage_of(self._stats(table), rows, confidence)
 
     def unseen(self, table: str, *, confidence: float = 0.9) -> Share:
         """The share of lookups to come on rows that were never looked up so far."""
         from rowtier.profile.forecast import unseen_of
 
-        return unseen_of(self[table], confidence)
+        return unseen_of(self._stats(table), confidence)
 
     def distinct(
         self, table: str, samples: int, *, batches: Batches | None = None, confidence: float = 0.9
@@ -361,7 +361,14 @@ class Profile:
         """Distinct rows that a batch of so many samples will look up."""
         from rowtier.profile.forecast import distinct_of
 
-        return distinct_of(self[table], samples, batches or self.batches, confidence)
+        return distinct_of(self._stats(table), samples, batches or self.batches, confidence)
+
+    def _stats(self, name: str) -> TableStats:
+        for stats in self.stats:
+            if stats.table.name == name:
+                return stats
+        known = ", ".join(stats.table.name for stats in self.stats[:8])
+        raise UserError(f"no table {name!r} in this profile; there are {known}")
 
     def with_batches(self, batches: Batches) -> Profile:
         """The same statistics for batches that are shuffled, or of neighbouring samples."""

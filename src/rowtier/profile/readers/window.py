@@ -88,7 +88,12 @@ def _said(edge: Edge) -> str:
 def _share(name: str, edge: Edge, timed: bool) -> float | None:
     """An edge as a share of the samples; None if it is a time."""
     if isinstance(edge, str):
-        return None if timed and not edge.rstrip().endswith("%") else parse_share(edge)
+        if timed and not edge.rstrip().endswith("%"):
+            return None
+        try:
+            return parse_share(edge)
+        except UserError as error:
+            raise UserError(f"{name} {edge}: {error}; a time needs --time COLUMN") from None
     if isinstance(edge, dt.date) or (timed and not (isinstance(edge, float) and 0 <= edge <= 1)):
         if timed:
             return None
