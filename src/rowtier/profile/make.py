@@ -118,8 +118,6 @@ def make_profile(
     KeyedJaggedTensors or of dicts feature → (values, lengths).
     """
     options = options or ProfileOptions()
-    if options.first_sample is not None and options.first_sample < 0:
-        raise UserError(f"first_sample {options.first_sample}: give a whole number, 0 or more")
     if not isinstance(tables, Tables):
         tables = Tables.load(tables)
     tables = tables.with_policy(options.on_out_of_range)
