@@ -12,6 +12,10 @@ from itertools import combinations
 from math import ceil, log, sqrt
 from statistics import median_low
 
+import numpy as np
+
+SWEEPS = 20_000  # of the search for coefficients that hang together
+
 
 @dataclass(frozen=True)
 class Line:
@@ -106,3 +110,44 @@ def rising(times_s: Sequence[float]) -> list[float]:
 
 def _moved(row_bytes: float, granularity_bytes: int) -> int:
     return ceil(row_bytes / granularity_bytes) * granularity_bytes
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round of messages costs: a latency, something for each peer, and its bytes."""
+
+    latency_s: float
+    message_s: float
+    bandwidth_bytes_per_s: float
+
+
+def fit_round(points: Sequence[tuple[int, float, float]]) -> Round:
+    """The round that explains peers, bytes and times best; with one number of peers, a line."""
+    if len({peers for peers, _, _ in points}) == 1:
+        line = fit_line([sent for _, sent, _ in points], [time for _, _, time in points])
+        return Round(line.latency_s, 0.0, line.bandwidth_bytes_per_s)
+    times_s = [time for _, _, time in points]
+    counts = [(1.0, float(peers), sent) for peers, sent, _ in points]
+    latency_s, message_s, byte_s = fit_nonnegative(counts, times_s, [t**0.75 for t in times_s])
+    slowest = max(sent / time for _, sent, time in points)
+    return Round(latency_s, message_s, 1 / byte_s if byte_s else slowest)
+
+
+def fit_nonnegative(
+    counts: Sequence[Sequence[float]], times_s: Sequence[float], scales_s: Sequence[float]
+) -> list[float]:
+    """Seconds for one of each count, none negative, with the least squares of relative errors.
+
+    Errors are relative to `scales_s`. One coefficient after the other takes its best value, again
+    and again, until none changes: the problem is convex, so that is the best of all.
+    """
+    matrix = np.array(counts) / np.array(scales_s)[:, None]
+    left = np.array(times_s) / np.array(scales_s)
+    size = np.maximum((matrix**2).sum(axis=0), 1e-300)
+    found = np.zeros(len(size))
+    for _ in range(SWEEPS):
+        for index, column in enumerate(matrix.T):
+            better = max(0.0, float(found[index] + column @ left / size[index]))
+            left -= column * (better - found[index])
+            found[index] = better
+    return [float(seconds) for seconds in found]

@@ -1,21 +1,23 @@
-"""Time messages between the ranks: all-to-all, all-reduce and neighbour to neighbour.
+"""Time messages between the ranks: all-to-all, keeping copies equal, and neighbour to neighbour.
 
-All-to-all is the one that training uses (`runtime/wire.py`). All groups of a level measure at
-once, since that is how training uses the links; between nodes all-to-all is that of all processes,
-with nothing for those of their own node. One process of each node sends alone as well: if it is
-much faster then, a node's processes share its link.
+All-to-all is the one that training uses (`runtime/wire.py`), with one peer and with all of them;
+copies meet in two of them. All groups of a level measure at once, since that is how training uses
+the links; between nodes all-to-all is that of all processes, with nothing for those of their own
+node. One process of each node sends alone as well: if it is much faster then, a node's processes
+share its link.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from math import sqrt
 from statistics import median
 from time import perf_counter
 from typing import Any, Literal
 
-from rowtier.calibrate.fit import Line, fit_line
+from rowtier.calibrate.fit import Line, Round, fit_line, fit_round
 from rowtier.calibrate.job import CLUSTER, Job, patience
 from rowtier.calibrate.tiers import Tick, rounded
 from rowtier.cluster import Level
@@ -55,28 +57,53 @@ class Times:
 class LinkTimes:
     """The collectives of one level; `sharers` are the processes in a group that it joins.
 
-    `alone` is `neighbour` with one process of each such group, if there are more.
+    `one_peer` is all-to-all with a single peer, if there are more. `alone` is `neighbour` with one
+    process of each such group, if there are more.
     """
 
     name: str
     size: int
     all_to_all: Times
-    all_reduce: Times
+    copies: Times
     neighbour: Times
+    peers: int = 1
+    one_peer: Times | None = None
     sharers: int = 1
     alone: Times | None = None
 
     def level(self) -> Level:
-        """The level as a cluster file has it: what all-to-all, the exchange of rows, reaches."""
-        line = self.all_to_all.fit()
+        """The level as a cluster file has it."""
         share = self.sharers if self.per == "group" else 1
+        found = self.round
         return Level(
             name=self.name,
             size=self.size,
-            bandwidth_bytes_per_s=rounded(share * line.bandwidth_bytes_per_s),
-            latency_s=rounded(line.latency_s),
+            bandwidth_bytes_per_s=rounded(share * self.line_rate),
+            latency_s=rounded(found.latency_s),
+            message_s=rounded(found.message_s),
             per=self.per,
+            exchange_efficiency=rounded(self.exchange_efficiency),
+            sync_efficiency=rounded(self.sync_efficiency),
         )
+
+    @property
+    def round(self) -> Round:
+        """What a round of all-to-all costs, each peer and each byte."""
+        times = [(self.peers, self.all_to_all)]
+        if self.one_peer is not None:
+            times.append((1, self.one_peer))
+        points = [
+            (peers, sent_bytes, time_s)
+            for peers, found in times
+            for sent_bytes, time_s in zip(found.sent_bytes, found.times_s, strict=True)
+        ]
+        return fit_round(points)
+
+    @property
+    def line_rate(self) -> float:
+        """The most bytes per second that anything reached."""
+        rates = (self.round.bandwidth_bytes_per_s, _rate(self.neighbour), _rate(self.copies))
+        return max(rates)
 
     @property
     def per(self) -> Literal["device", "group"]:
@@ -92,14 +119,14 @@ class LinkTimes:
         return "group" if faster >= sqrt(self.sharers) else "device"
 
     @property
-    def exchange_share(self) -> float:
-        """Bandwidth of all-to-all over that of neighbour to neighbour."""
-        return _rate(self.all_to_all) / _rate(self.neighbour)
+    def exchange_efficiency(self) -> float:
+        """What all-to-all reaches of the bandwidth in the cluster file."""
+        return self.round.bandwidth_bytes_per_s / self.line_rate
 
     @property
-    def sync_share(self) -> float:
-        """Bandwidth of all-reduce over that of all-to-all, the bandwidth in the cluster file."""
-        return _rate(self.all_reduce) / _rate(self.all_to_all)
+    def sync_efficiency(self) -> float:
+        """What keeping copies equal reaches of it."""
+        return _rate(self.copies) / self.line_rate
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -107,12 +134,16 @@ class LinkTimes:
             "name": self.name,
             "size": self.size,
             "all_to_all": self.all_to_all.to_dict(),
-            "all_reduce": self.all_reduce.to_dict(),
+            "copies": self.copies.to_dict(),
             "neighbour": self.neighbour.to_dict(),
-            "exchange_share": self.exchange_share,
-            "sync_share": self.sync_share,
             "per": self.per,
-        } | ({} if self.alone is None else {"alone": self.alone.to_dict()})
+            "peers": self.peers,
+            **{
+                name: times.to_dict()
+                for name, times in (("one_peer", self.one_peer), ("alone", self.alone))
+                if times is not None
+            },
+        }
 
 
 def _rate(times: Times) -> float:
@@ -121,8 +152,8 @@ def _rate(times: Times) -> float:
 
 def steps(job: Job) -> int:
     """How often `time_links` ticks."""
-    shared = sum(_sharers(job, name) > 1 for name, _ in job.levels)
-    return (len(job.levels) * len(_KINDS) + shared) * len(MESSAGE_BYTES)
+    more = sum((_sharers(job, n) > 1) + (_peers(job, n, size) > 1) for n, size in job.levels)
+    return (3 * len(job.levels) + more) * len(MESSAGE_BYTES)
 
 
 def time_links(job: Job, tick: Tick) -> tuple[LinkTimes, ...]:
@@ -141,14 +172,21 @@ def _time_level(job: Job, name: str, size: int, tick: Tick) -> LinkTimes:
         if job.rank in ranks:
             near = Neighbours.meet(group)
             here = ranks.index(job.rank)
-            mine = _Group(group, ranks, here, frozenset({here}), neighbours=near)
-    sharers, alone = _sharers(job, name), None
+            mine = _Group(group, ranks, here, neighbours=near)
+    sharers, peers, one_peer, alone = _sharers(job, name), _peers(job, name, size), None, None
     every = mine if sharers == 1 else _everyone(job)
-    exchange = _time_kind(every, _all_to_all, tick)
-    reduce, neighbour = (_time_kind(mine, kind, tick) for kind in (_all_reduce, _neighbour))
+    exchange = _time_kind(every, partial(_all_to_all, peers=peers), tick)
+    if peers > 1:
+        one_peer = _time_kind(every, partial(_all_to_all, peers=1), tick)
+    copies, neighbour = (_time_kind(mine, kind, tick) for kind in (_copies, _neighbour))
     if sharers > 1:
         alone = _time_kind(replace(mine, active=0 in mine.ranks), _neighbour, tick)
-    return LinkTimes(name, size, exchange, reduce, neighbour, sharers, alone)
+    return LinkTimes(name, size, exchange, copies, neighbour, peers, one_peer, sharers, alone)
+
+
+def _peers(job: Job, level: str, size: int) -> int:
+    """Processes that all-to-all sends to at a level."""
+    return (size - 1) * _sharers(job, level)
 
 
 def _sharers(job: Job, level: str) -> int:
@@ -160,9 +198,8 @@ def _everyone(job: Job) -> _Group:
     """All processes; those of the own node are sent nothing."""
     from rowtier.runtime.neighbours import Neighbours
 
-    first = job.rank // job.local_world * job.local_world
-    own_node, near = range(first, first + job.local_world), Neighbours.meet(None)
-    return _Group(None, list(range(job.world)), job.rank, frozenset(own_node), neighbours=near)
+    near = Neighbours.meet(None)
+    return _Group(None, list(range(job.world)), job.rank, job.local_world, neighbours=near)
 
 
 @dataclass(frozen=True)
@@ -170,13 +207,19 @@ class _Group:
     handle: Any
     ranks: list[int]
     position: int
-    left_out: frozenset[int] = frozenset()  # positions that all-to-all sends nothing
+    together: int = 1  # positions in a row that all-to-all sends nothing to each other
     active: bool = True  # False: only waits for those that measure
     neighbours: Any = None  # whose memory is read
 
     @property
     def size(self) -> int:
         return len(self.ranks)
+
+    def targets(self, position: int, peers: int) -> list[int]:
+        """The next peers of a position, without those that it sends nothing."""
+        after = ((position + distance) % self.size for distance in range(1, self.size))
+        others = [p for p in after if p // self.together != position // self.together]
+        return others[:peers]
 
 
 def _time_kind(group: _Group, kind: _Kind, tick: Tick) -> Times:
@@ -225,32 +268,32 @@ def _numbers(group: _Group, message_bytes: int) -> Any:
     return torch.zeros(each * group.size, dtype=torch.float32)
 
 
-def _all_to_all(group: _Group, message_bytes: int) -> tuple[_Send, float]:
+def _all_to_all(group: _Group, message_bytes: int, peers: int) -> tuple[_Send, float]:
     import torch
 
     from rowtier.runtime.wire import swap_bytes
 
-    each = -(-message_bytes // group.size)
-    sizes = [0 if position in group.left_out else each for position in range(group.size)]
+    each, here = -(-message_bytes // (peers + 1)), group.position
+    sizes = [each * (p in group.targets(here, peers)) for p in range(group.size)]
+    coming = [each * (here in group.targets(p, peers)) for p in range(group.size)]
     going = torch.zeros(sum(sizes), dtype=torch.uint8)
     arrived = torch.empty_like(going)
 
     def send() -> None:
-        swap_bytes(group.handle, arrived, going, sizes, sizes, group.neighbours)
+        swap_bytes(group.handle, arrived, going, coming, sizes, group.neighbours)
 
     return send, float(going.nbytes)
 
 
-def _all_reduce(group: _Group, message_bytes: int) -> tuple[_Send, float]:
-    import torch.distributed as dist
+def _copies(group: _Group, message_bytes: int) -> tuple[_Send, float]:
+    """Every part of some gradients travels out to be summed, and back."""
+    send, sent_bytes = _all_to_all(group, message_bytes, group.size - 1)
 
-    numbers = _numbers(group, message_bytes)
+    def both() -> None:
+        send()
+        send()
 
-    def send() -> None:
-        dist.all_reduce(numbers, group=group.handle)
-
-    # What the cost model counts: every part travels out to be summed, and back.
-    return send, 2 * numbers.nbytes * (group.size - 1) / group.size
+    return both, 2 * sent_bytes
 
 
 def _neighbour(group: _Group, message_bytes: int) -> tuple[_Send, float]:
@@ -272,6 +315,3 @@ def _neighbour(group: _Group, message_bytes: int) -> tuple[_Send, float]:
             work.wait()
 
     return send, float(numbers.nbytes)
-
-
-_KINDS: tuple[_Kind, ...] = (_all_to_all, _all_reduce, _neighbour)

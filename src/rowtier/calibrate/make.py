@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rowtier.calibrate import disk, links, memory
+from rowtier.calibrate import disk, links, memory, work
 from rowtier.calibrate.job import Job, joined, together
 from rowtier.calibrate.links import LinkTimes
 from rowtier.calibrate.tiers import ROW_BYTES, Tick, TierTimes, slowest
+from rowtier.calibrate.work import AGREE, WorkTimes
 from rowtier.cluster import Cluster, Device, Tier
 from rowtier.errors import UserError
 from rowtier.files import FORMAT_VERSION, write_atomic, writing
+from rowtier.work import Work
 
 MARK = "# Measured by rowtier calibrate"
 
@@ -47,31 +50,25 @@ class Calibration:
     row_bytes: int
     tiers: tuple[TierTimes, ...]
     links: tuple[LinkTimes, ...]
+    work: WorkTimes | None = None  # None: torch is not installed
 
     @property
     def cluster(self) -> Cluster:
         """The cluster for planning."""
         tiers = tuple(times.tier(self.row_bytes) for times in self.tiers)
         levels = tuple(times.level() for times in self.links)
-        return Cluster(name=self.name, levels=levels, device=Device(tiers=tiers))
-
-    @property
-    def sync_efficiency(self) -> float:
-        """What all-reduce reaches of the file's bandwidth at the worst level, at most 1."""
-        return min([1.0, *(times.sync_share for times in self.links)])
+        own_work = Work() if self.work is None else self.work.work()
+        device = Device(tiers=tiers)
+        return Cluster(name=self.name, levels=levels, device=device, work=own_work)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON: the cluster, every time behind it, and the efficiencies."""
+        """Plain data for JSON: the cluster, and every time behind it."""
         return {
             "cluster": self.cluster.to_data(),
             "row_bytes": self.row_bytes,
             "tiers": [times.to_dict() for times in self.tiers],
             "links": [times.to_dict() for times in self.links],
-            # As `CostOptions` names them: shares of the bandwidth that the file gives.
-            "efficiency": {
-                "exchange_efficiency": 1.0,
-                "sync_efficiency": self.sync_efficiency,
-            },
+            "work": None if self.work is None else self.work.to_dict(),
         }
 
     def to_yaml(self) -> str:
@@ -83,16 +80,24 @@ class Calibration:
     def _comments(self) -> list[str]:
         lines = [f"{MARK}: rows of {self.row_bytes} bytes, read and written in random order."]
         for times in self.links:
-            lines.append(
-                f"# {times.name}: the bandwidth is that of all-to-all, "
-                f"{times.exchange_share:.2f} of neighbour to neighbour;\n"
-                f"# all-reduce reaches {times.sync_share:.2f} of it."
-            )
             if times.per == "group":
                 lines.append(f"# {times.name}: the {times.sharers} processes of a node share it.")
-        if self.links:
-            lines.append(f"# exchange_efficiency: 1.0, sync_efficiency: {self.sync_efficiency:.2f}")
-        return lines
+        return lines + [f"# {note}" for note in self.notes]
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be known about the figures."""
+        if self.work is None:
+            return [
+                'work was not measured, as torch is not installed: pip install "rowtier[torch]"'
+            ]
+        said = f"work: explains the steps that were timed to {self.work.error:.0%} in the median"
+        found = [f"{said}; two halves of the repeats differ by {self.work.spread:.0%} at most"]
+        if not self.work.agrees:
+            found.append(
+                f"more than {AGREE:.0%} is too much: calibrate again when the machine is idle"
+            )
+        return found
 
 
 def calibrate(
@@ -109,8 +114,15 @@ def calibrate(
         tick = _ticks(_steps(job, options), progress)
         tiers = _time_tiers(job, options, tick)
         found = Calibration(options.name, options.row_bytes, tiers, links.time_links(job, tick))
+        if has_torch():
+            found = replace(found, work=work.time_work(job, found.cluster, tick))
         together(job, lambda: _write(job, found, output))
     return found
+
+
+def has_torch() -> bool:
+    """Whether the runtime can be timed."""
+    return importlib.util.find_spec("torch") is not None
 
 
 def _prepare(job: Job, options: CalibrateOptions, output: Path | None) -> str:
@@ -167,7 +179,7 @@ def _is_ours(output: Path) -> bool:
 
 def _steps(job: Job, options: CalibrateOptions) -> int:
     tiers = memory.STEPS + (disk.STEPS if options.disk is not None else 0)
-    return tiers + links.steps(job)
+    return tiers + links.steps(job) + (work.STEPS if has_torch() else 0)
 
 
 def _ticks(steps: int, progress: Callable[[float], None]) -> Tick:

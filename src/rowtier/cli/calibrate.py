@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from rowtier.calibrate.links import LinkTimes
     from rowtier.calibrate.make import Calibration
     from rowtier.calibrate.tiers import TierTimes
+    from rowtier.work import Work
 
 
 def command(
@@ -66,8 +67,12 @@ def _show(found: Calibration) -> None:
     first = ("tier", "capacity", "granularity", "bandwidth", "read", "write", "in sequence")
     show.table(first, [_tier_row(times, found.row_bytes) for times in found.tiers])
     if found.links:
-        second = ("level", "size", "latency", "bandwidth", "of neighbour", "all-reduce")
+        second = ("level", "size", "latency", "message", "bandwidth", "exchange", "copies")
         show.table(second, [_level_row(times) for times in found.links])
+    if found.work is not None:
+        show.table(("work", "for one"), _work_rows(found.cluster.work))
+    for note in found.notes:
+        show.line(f"note: {note}")
     for times in found.tiers:
         if times.cached:
             show.line(
@@ -100,7 +105,15 @@ def _level_row(times: LinkTimes) -> tuple[str, ...]:
         level.name,
         str(level.size),
         f"{1e6 * level.latency_s:.3g} us",
+        f"{1e6 * level.message_s:.3g} us",
         f"{show_count(level.bandwidth_bytes_per_s)}B/s",
-        f"{times.exchange_share:.0%}",
-        f"{times.sync_share:.0%}",
+        f"{level.exchange_efficiency:.0%}",
+        f"{level.sync_efficiency:.0%}",
     )
+
+
+def _work_rows(work: Work) -> list[tuple[str, str]]:
+    data = work.to_data()
+    updates = data.pop("update", {})
+    rows = [(name, str(value)) for name, value in data.items()]
+    return rows + [(f"update, {name}", str(value)) for name, value in updates.items()]

@@ -20,7 +20,7 @@ from rowtier.band import Band, Bands
 from rowtier.cluster import DEVICE, Cluster, Tier
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.tree import Tree, tree_of
-from rowtier.profile.profile import Profile
+from rowtier.profile.profile import Profile, TableStats
 from rowtier.tables import Table
 from rowtier.units import show_bytes
 
@@ -99,16 +99,17 @@ def all_remap_bytes(
 
 
 def output_bytes(profile: Profile, tree: Tree) -> Floats:
-    """Bytes of what a step's lookups give the model, per holder: fp32, whatever the tables are."""
-    lines = {
-        stats.table.name: profile.batch_size
-        * (stats.lookups_per_sample if stats.table.pooling == "none" else len(stats.table.features))
-        for stats in profile.stats
-    }
-    each = sum(4 * stats.table.embedding_dim * lines[stats.table.name] for stats in profile.stats)
+    """Bytes of what a step's lookups give the model, per holder."""
     held = np.zeros(tree.holders, dtype=np.float64)
-    held[: tree.devices] = each
+    held[: tree.devices] = sum(table_output_bytes(stats, profile) for stats in profile.stats)
     return held
+
+
+def table_output_bytes(stats: TableStats, profile: Profile) -> float:
+    """The same of one table on each device: fp32, whatever the table is."""
+    table = stats.table
+    lines = stats.lookups_per_sample if table.pooling == "none" else len(table.features)
+    return 4 * table.embedding_dim * lines * profile.batch_size
 
 
 def in_first_tier(held_bytes: Floats, cluster: Cluster) -> Ints:

@@ -13,10 +13,12 @@ from itertools import pairwise
 import numpy as np
 
 from rowtier.band import Band
+from rowtier.cluster import Cluster
 from rowtier.cost.amounts import Parts, RowSizes, all_amounts, amounts_of
 from rowtier.cost.deal import Dealt, deal
 from rowtier.cost.gather import Gather
 from rowtier.cost.links import Sending, add_staged_sums, add_sums
+from rowtier.cost.memory import table_output_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
 from rowtier.cost.touch import Bags, table_basis, touched
@@ -65,6 +67,7 @@ class Tally:
             if level
         }
         self._tables = self._bands = 0
+        self.outputs_s = 0.0  # work of each device for what lookups give the model
         self._packed = Sending(tree)  # seconds of packing partial sums, in place of bytes
         self._own_sums_s = np.zeros(tree.holders)
         self._sums_s = np.zeros(tables)  # the same by table
@@ -80,6 +83,7 @@ class Tally:
         sums = [band for band in pooled if band is not None]
         if sums:
             self._send_sums(subject, sums)
+        self.outputs_s += outputs_work_s(stats, profile, self.tree.cluster, self.options)
         self._tables += 1
         self._bands += len(pooled)
 
@@ -113,7 +117,7 @@ class Tally:
         work_s = own.serving[0] + self._own_sums_s + (packed.sent + packed.received).sum(axis=1)
         reading_s = sum(Parts.of(self.tree, g.by_place).reading.sum() for g in self._gathers)
         fixed_s = work.table_s * self._tables + work.band_s * self._bands
-        work_s[:devices] += reading_s
+        work_s[:devices] += reading_s + self.outputs_s
         return np.asarray(work_s + fixed_s)
 
     def table_work_s(self) -> Floats:
@@ -195,6 +199,14 @@ class Tally:
         own_s = 2 * batch_s * bags.sums(own_mass)
         self._own_sums_s[: tree.devices] += own_s
         self._sums_s[subject.index] += 2 * sent_s.sum() + own_s.sum()
+
+
+def outputs_work_s(
+    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions
+) -> float:
+    """Work of a device for what a table's lookups give the model: to write it, and its gradient."""
+    passes = 2 if options.training else 1
+    return passes * table_output_bytes(stats, profile) * cluster.work.byte_s
 
 
 _SENDING = {False: add_sums, True: add_staged_sums}

@@ -1,0 +1,252 @@
+"""Time whole steps of the runtime, and find the coefficients of `work:` that explain them.
+
+Steps of small models (`probes.py`) are timed on all ranks at once. What memory and links take is
+taken off by the cost model; the rest is work, which is a sum of coefficients times what the model
+counts: asked with one coefficient at a time, it gives the counts itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from statistics import median
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from rowtier.calibrate.fit import fit_nonnegative
+from rowtier.calibrate.hidden import time_hidden
+from rowtier.calibrate.job import Job
+from rowtier.calibrate.probes import SHAPES, Shape, plans
+from rowtier.calibrate.tiers import Tick, rounded
+from rowtier.cluster import Cluster
+from rowtier.cost.step import step_cost
+from rowtier.plan.plan import Plan
+from rowtier.work import UpdateWork, Work
+
+WARM_UP = 3
+LEAST_ROUNDS, MOST_ROUNDS = 12, 60
+SHAPE_S = 4.0  # after which a shape is not repeated any more, whether its halves agree or not
+AGREE = 0.10  # medians of two halves of the repeats, relative
+BATCHES = 4
+_ONE_BYTE = 1.0  # per second: a byte in a buffer then takes a second
+
+UNITS: dict[str, Work] = {
+    "step": Work(step_s=1),
+    "round": Work(round_s=1),
+    "table": Work(table_s=1),
+    "band": Work(band_s=1),
+    "lookup": Work(lookup_s=1),
+    "row": Work(row_s=1),
+    "buffer": Work(buffer_bytes_per_s=_ONE_BYTE),
+    **{name: Work(update=UpdateWork(**{name: 1})) for name in UpdateWork.model_fields},
+}
+
+
+@dataclass(frozen=True)
+class StepSample:
+    """A step that was timed: how long, how well its repeats agree, and what the model counts."""
+
+    name: str
+    time_s: float
+    spread: float  # of the medians of two halves of the repeats
+    known_s: float  # that memory and links take by the model
+    counts: tuple[float, ...]  # as in UNITS
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        counts = dict(zip(UNITS, self.counts, strict=True))
+        facts = {"name": self.name, "time_s": self.time_s, "spread": self.spread}
+        return facts | {"known_s": self.known_s, "counts": counts}
+
+
+@dataclass(frozen=True)
+class WorkTimes:
+    """The steps that were timed, the same on all ranks, and the work that follows from them."""
+
+    steps: tuple[StepSample, ...]
+    hidden: float = 0.0
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """The coefficients, in seconds for one."""
+        found = fit_nonnegative(
+            [step.counts for step in self.steps],
+            [step.time_s - step.known_s for step in self.steps],
+            [step.time_s for step in self.steps],
+        )
+        return dict(zip(UNITS, found, strict=True))
+
+    def work(self) -> Work:
+        """The work as a cluster file has it."""
+        found = {name: rounded(seconds) for name, seconds in self.seconds.items()}
+        updates = {name: found.pop(name) for name in UpdateWork.model_fields}
+        byte_s = found.pop("buffer")
+        return Work(
+            **{f"{name}_s": seconds for name, seconds in found.items()},
+            buffer_bytes_per_s=rounded(1 / byte_s) if byte_s else None,
+            update=UpdateWork(**updates),
+            hidden=round(self.hidden, 2),
+        )
+
+    @property
+    def error(self) -> float:
+        """How far the fitted steps are from the timed ones: the median, relative."""
+        seconds = np.array(list(self.seconds.values()))
+        errors = [
+            abs((step.known_s + float(np.array(step.counts) @ seconds)) / step.time_s - 1)
+            for step in self.steps
+        ]
+        return float(median(errors))
+
+    @property
+    def spread(self) -> float:
+        """By how much two halves of the repeats differ, at the worst step."""
+        return max(step.spread for step in self.steps)
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the halves agree."""
+        return self.spread <= AGREE
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        return {
+            "seconds": self.seconds,
+            "hidden": self.hidden,
+            "error": self.error,
+            "spread": self.spread,
+            "steps": [step.to_dict() for step in self.steps],
+        }
+
+
+STEPS = len(SHAPES)
+
+
+def time_work(job: Job, cluster: Cluster, tick: Tick) -> WorkTimes:
+    """Time steps on the cluster that was measured so far; all ranks return the same."""
+    found: list[StepSample] = []
+    for shape in SHAPES:
+        found += _time_shape(job, shape, cluster)
+        tick()
+    hidden = time_hidden(job, cluster) if job.world > 1 else 0.0
+    return WorkTimes(tuple(found), _agreed(job, hidden))
+
+
+def _time_shape(job: Job, shape: Shape, cluster: Cluster) -> Iterator[StepSample]:
+    made = list(plans(shape, cluster))
+    times = _time_steps(job, shape, made)
+    for plan, samples in zip(made, times.T, strict=True):
+        halves = median(samples[::2]), median(samples[1::2])
+        yield StepSample(
+            name=f"{shape.tables} tables × {shape.dim}, batch {shape.batch}, {plan.method}",
+            time_s=median(samples.tolist()),
+            spread=max(halves) / min(halves) - 1,
+            known_s=_known_s(plan),
+            counts=_counts(plan),
+        )
+
+
+def _known_s(plan: Plan) -> float:
+    """What memory and links take."""
+    cost = step_cost(plan.bands, plan.profile, _with_work(plan.cluster, Work()), plan.order)
+    return cost.step_s
+
+
+def _counts(plan: Plan) -> tuple[float, ...]:
+    """How often the busiest rank does each of UNITS."""
+    found = []
+    for work in UNITS.values():
+        cluster = _with_work(plan.cluster, work)
+        cost = step_cost(plan.bands, plan.profile, cluster, plan.order)
+        found.append(float(cost.time.work_s.max()))
+    return tuple(found)
+
+
+def _with_work(cluster: Cluster, work: Work) -> Cluster:
+    return cluster.model_copy(update={"work": work})
+
+
+def _time_steps(job: Job, shape: Shape, made: list[Plan]) -> Any:
+    """Seconds of the slowest rank, rounds × plans: in turns, until halves of them agree."""
+    steps = [_step_of(job, shape, plan) for plan in made]
+    for number in range(WARM_UP):
+        for step in steps:
+            step(number)
+    rounds: list[list[float]] = []
+    started = perf_counter()
+    while True:
+        rounds += _rounds(job, steps, len(rounds), LEAST_ROUNDS if not rounds else 6)
+        times = np.array(rounds)
+        halves = np.median(times[::2], axis=0), np.median(times[1::2], axis=0)
+        agree = bool((np.maximum(*halves) <= (1 + AGREE) * np.minimum(*halves)).all())
+        late = _agreed(job, perf_counter() - started) > SHAPE_S
+        if agree or late or len(rounds) >= MOST_ROUNDS:
+            return times
+
+
+def _rounds(
+    job: Job, steps: list[Callable[[int], None]], first: int, count: int
+) -> list[list[float]]:
+    found = np.zeros((count, len(steps)))
+    for number in range(first, first + count):
+        turns = range(len(steps)) if number % 2 else reversed(range(len(steps)))
+        for at in turns:
+            _barrier(job)
+            start = perf_counter()
+            steps[at](number)
+            found[number - first, at] = perf_counter() - start
+    slowest: list[list[float]] = _slowest(job, found).tolist()
+    return slowest
+
+
+def _step_of(job: Job, shape: Shape, plan: Plan) -> Callable[[int], None]:
+    """A training step of the embeddings: look up, backward, update."""
+    import torch
+
+    from rowtier.runtime.module import ShardedEmbeddings
+
+    embeddings = ShardedEmbeddings(plan, local_world_size=job.local_world)
+    random = np.random.default_rng((7, job.rank))
+    batches = [
+        {
+            stats.table.name: torch.from_numpy(shape.ids(number, random))
+            for number, stats in enumerate(plan.profile.stats)
+        }
+        for _ in range(BATCHES)
+    ]
+
+    lines = shape.batch if shape.pooled else shape.batch * shape.length
+    gradient = torch.full((lines, shape.dim), 1e-3)
+
+    def step(number: int) -> None:
+        outputs = list(embeddings(batches[number % BATCHES]).values())
+        torch.autograd.backward(outputs, [gradient.view(out.shape) for out in outputs])
+        embeddings.optimizer.step()
+
+    return step
+
+
+def _barrier(job: Job) -> None:
+    if job.world > 1:
+        import torch.distributed as dist
+
+        dist.barrier()
+
+
+def _slowest(job: Job, times: Any) -> Any:
+    """The longest time of any rank."""
+    if job.world == 1:
+        return times
+    import torch
+    import torch.distributed as dist
+
+    shared = torch.from_numpy(times)
+    dist.all_reduce(shared, op=dist.ReduceOp.MAX)
+    return shared.numpy()
+
+
+def _agreed(job: Job, seconds: float) -> float:
+    """The same number on all ranks."""
+    return float(_slowest(job, np.array([seconds]))[0])
