@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rowtier.band import Bands
-from rowtier.cluster import Cluster
+from rowtier.cluster import DEVICE, Cluster
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.errors import InfeasibleError, InvalidError
@@ -51,6 +51,7 @@ MANY = 2_000  # tables × devices; above, only the first of `PIECES` is tried
 WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
 STARTS = 2  # of the search through small problems
 WORTH_CUTTING = 5e-6  # of a step, that the search must save with every band it adds
+WORTH_DROPPING = 0.02  # of a step, that all its rounds take together
 SLOWEST = 4.0**8  # how many times slower than it is a link with a limit may look
 
 
@@ -65,6 +66,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     if not found:
         anywhere = [packed(profile, cluster, options, sync) for sync in ("dense", "sparse")]
         found = problem.priced_candidates(problem.refilled(b) for b in anywhere if b is not None)
+    found += problem.with_fewer_phases(found)
     found += problem.searched(found)
     best = min(found, key=lambda one: one.cost.step_s, default=None)
     bound = solved.least_s(problem)
@@ -88,6 +90,15 @@ class Candidate:
 
     bands: Bands
     cost: StepCost
+
+    @property
+    def fixed_share(self) -> float:
+        """The share of the step that waiting and the work of rounds take; 0 if no row is copied."""
+        time, phases, work = self.cost.time, self.cost.links.phases, self.cost.cluster.work
+        if not phases.synced.any() or not phases.asked.any():
+            return 0.0
+        waiting_s = float(time.exchange_latency_s.sum() + time.sync_latency_s.sum())
+        return (waiting_s + work.round_s * float(phases.rounds)) / self.cost.step_s
 
     def worth_cutting(self, other: Candidate) -> bool:
         """Whether the bands that this has more than another save enough: each takes work."""
@@ -164,6 +175,24 @@ class Problem:
         if slower or even_s < min((one.cost.step_s for one in found), default=np.inf):
             found += self._made(maker, even, capacity, best_prices(even, capacity)[0])
         return Solved(priced, bound, even_s, capacity, sync_weight), found
+
+    def with_fewer_phases(self, found: list[Candidate]) -> list[Candidate]:
+        """Placements without copies, or with nothing else, where their rounds are worth dropping.
+
+        Prices see rows one by one, and no row by itself is worth the rounds that all of them share.
+        """
+        best = min(found, key=lambda one: one.cost.step_s, default=None)
+        if best is None or not best.fixed_share > WORTH_DROPPING:
+            return []
+        made = []
+        maker = Maker(self.profile, self.cluster, self.options, self.cost)
+        capacity = np.array([size for _, size in memories(self.cluster, self.options.reserved)])
+        menus = [self._menu(stats, self.cluster, 1.0) for stats in self.profile.stats]
+        for scope in (self.cluster.top, DEVICE):
+            kept = [_kept_at(menu, scope) for menu in menus]
+            if all(menu.homes for menu in kept):
+                made += self._made(maker, kept, capacity, best_prices(kept, capacity)[0])
+        return made
 
     def _made(
         self, maker: Maker, menus: list[Menu], capacity: Floats, priced: Priced
@@ -274,6 +303,11 @@ class Problem:
 
     def _excess(self, one: Candidate) -> float:
         return max(self.options.constraints.excess(one.cost).values(), default=1.0)
+
+
+def _kept_at(menu: Menu, scope: str) -> Menu:
+    """The homes that keep one copy in every group of a scope."""
+    return menu.only(np.array([float(home.band.scope == scope) for home in menu.homes]))
 
 
 def _slowed(cluster: Cluster, slower: dict[str, float]) -> Cluster:
