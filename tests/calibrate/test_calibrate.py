@@ -33,7 +33,9 @@ def assert_times(times: list[float]) -> None:
 
 def test_alone_it_writes_one_device_without_levels(tmp_path: Path) -> None:
     output = tmp_path / "made" / "cluster.yaml"
-    code, out, errors = run("calibrate", "-o", str(output), "--disk", str(tmp_path), "--json")
+    code, out, errors = run(
+        "calibrate", "--quick", "-o", str(output), "--disk", str(tmp_path), "--json"
+    )
     assert (code, errors) == (0, "")
     facts = json.loads(out)
     cluster = Cluster.load(output)
@@ -43,13 +45,16 @@ def test_alone_it_writes_one_device_without_levels(tmp_path: Path) -> None:
     for tier in facts["tiers"]:
         assert_times(tier["read_s"])
         assert_times(tier["write_s"])
-    assert facts["efficiency"] == {"exchange_efficiency": 1.0, "sync_efficiency": 1.0}
+    assert {step["name"].rsplit(", ", 1)[1] for step in facts["work"]["steps"]} == {"alone"}
+    assert not cluster.work.is_free
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["cluster.yaml", "made"]
 
 
 def test_what_it_writes_can_be_planned_on_and_written_again(tmp_path: Path) -> None:
     output = tmp_path / "cluster.yaml"
-    code, out, _ = run("calibrate", "-o", str(output), "--memory", "1GiB", "--name", "mine")
+    code, out, _ = run(
+        "calibrate", "--quick", "-o", str(output), "--memory", "1GiB", "--name", "mine"
+    )
     assert code == 0
     assert f"written to {output}" in out
     assert Cluster.load(output).device.tiers[0].capacity_bytes == 2**30
@@ -60,13 +65,13 @@ def test_what_it_writes_can_be_planned_on_and_written_again(tmp_path: Path) -> N
     assert run("profile", f"{data}/data", "--tables", tables, "-o", profile)[0] == 0
     code, _, errors = run("plan", "--profile", profile, "--cluster", str(output), "-o", plan)
     assert (code, errors) == (0, "")
-    assert run("calibrate", "-o", str(output), "--name", "again")[0] == 0
+    assert run("calibrate", "--quick", "-o", str(output), "--name", "again")[0] == 0
     assert Cluster.load(output).name == "again"
 
 
 def test_ram_is_never_taken_for_a_disk_nor_a_disk_for_ram(tmp_path: Path) -> None:
     output = tmp_path / "cluster.yaml"
-    assert run("calibrate", "-o", str(output), "--disk", str(tmp_path))[0] == 0
+    assert run("calibrate", "--quick", "-o", str(output), "--disk", str(tmp_path))[0] == 0
     ram, ssd = Cluster.load(output).device.tiers
     assert ram.granularity_bytes < 512 <= ssd.granularity_bytes
 
@@ -98,7 +103,7 @@ def test_a_disk_without_direct_access_is_timed_through_the_cache(
 
 
 def refused(output: Path, *arguments: str) -> str:
-    code, out, errors = run("calibrate", "-o", str(output), *arguments)
+    code, out, errors = run("calibrate", "--quick", "-o", str(output), *arguments)
     assert (code, out) == (2, "")
     assert not output.is_file()
     return " ".join(errors.split())
@@ -118,7 +123,7 @@ def test_a_file_that_people_wrote_is_left_alone(tmp_path: Path) -> None:
     output = tmp_path / "cluster.yaml"
     Cluster.preset("local").save(output)
     before = output.read_bytes()
-    code, _, errors = run("calibrate", "-o", str(output))
+    code, _, errors = run("calibrate", "--quick", "-o", str(output))
     assert code == 2
     assert "left alone" in errors
     assert output.read_bytes() == before

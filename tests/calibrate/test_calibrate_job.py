@@ -39,12 +39,21 @@ def facts_in(out: str) -> dict[str, Any]:
 
 def assert_links(links: list[dict[str, Any]]) -> None:
     for level in links:
-        for kind in ("all_to_all", "all_reduce", "neighbour"):
+        for kind in ("all_to_all", "copies", "neighbour"):
             times = level[kind]
             assert 1 <= len(times["times_s"]) == len(times["sent_bytes"]) <= len(MESSAGE_BYTES)
             assert all(math.isfinite(t) and t > 0 for t in times["times_s"])
             assert times["latency_s"] >= 0
             assert 0 < times["bandwidth_bytes_per_s"] < math.inf
+
+
+def assert_work(work: dict[str, Any], cluster: Cluster) -> None:
+    ways = {step["name"].rsplit(", ", 1)[1] for step in work["steps"]}
+    assert ways == {"owners", "rows", "sums", "copies"}
+    assert all(step["time_s"] > 0 and step["known_s"] > 0 for step in work["steps"])
+    assert 0 <= work["hidden"] <= 1
+    assert cluster.work.round_s > 0 or cluster.work.step_s > 0
+    assert not cluster.work.is_free
 
 
 def assert_plannable(folder: Path, cluster: Path) -> None:
@@ -61,7 +70,7 @@ def test_under_torchrun_it_writes_a_node_that_can_be_planned_on(
     tmp_path: Path, processes: int
 ) -> None:
     output = tmp_path / "cluster.yaml"
-    done = under_torchrun(processes, output, "--memory", "4GiB", "--json")
+    done = under_torchrun(processes, output, "--memory", "4GiB", "--quick", "--json")
     assert done.returncode == 0, done.stderr
     facts = facts_in(done.stdout)
     cluster = Cluster.load(output)
@@ -69,13 +78,16 @@ def test_under_torchrun_it_writes_a_node_that_can_be_planned_on(
     assert [(level.name, level.size) for level in cluster.levels] == [("node", processes)]
     assert cluster.device.tiers[0].capacity_bytes == 2**32 // processes
     assert_links(facts["links"])
-    assert 0 < facts["efficiency"]["sync_efficiency"] <= 1
+    assert 0 < cluster.levels[0].sync_efficiency <= 1
+    assert 0 < cluster.levels[0].exchange_efficiency <= 1
+    assert_work(facts["work"], cluster)
+    assert ("one_peer" in facts["links"][0]) == (processes > 2)
     assert_plannable(tmp_path, output)
 
 
 def test_two_nodes_have_links_inside_and_between(tmp_path: Path) -> None:
     output = tmp_path / "cluster.yaml"
-    done = as_nodes(2, 2, "-o", str(output), "--json")
+    done = as_nodes(2, 2, "-o", str(output), "--quick", "--json")
     assert [code for code, _, _ in done] == [0, 0, 0, 0], done
     facts = facts_in(done[0][1])
     assert [out for _, out, _ in done[1:]] == ["", "", ""]

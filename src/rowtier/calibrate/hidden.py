@@ -7,7 +7,7 @@ time beside which copies can be kept equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -23,14 +23,15 @@ from rowtier.plan.plan import Plan
 
 SHAPE = Shape(4, 20_000, 64, 10, 256)
 WIDTH, LAYERS = 512, 3
-STEPS, WARM_UP = 16, 4
+WARM_UP, STEPS, QUICK_STEPS = 4, 16, 3
 
 
-def time_hidden(job: Job, cluster: Cluster) -> float:
+def time_hidden(job: Job, cluster: Cluster, *, quick: bool = False) -> float:
     """The share of the dense layers' time beside which a pipeline keeps copies equal."""
-    plain_s = _loop_s(job, _Model(job, cluster), pipelined=False)
-    hidden_s = _loop_s(job, _Model(job, cluster), pipelined=True)
-    dense_s = _dense_s(_Model(job, cluster))
+    steps = QUICK_STEPS if quick else STEPS
+    plain_s = _loop_s(job, _Model(job, cluster), steps, pipelined=False)
+    hidden_s = _loop_s(job, _Model(job, cluster), steps, pipelined=True)
+    dense_s = _dense_s(_Model(job, cluster), steps)
     return float(min(1.0, max(0.0, (plain_s - hidden_s) / dense_s)))
 
 
@@ -78,11 +79,11 @@ def _copied(cluster: Cluster) -> Plan:
     return Plan.build("copies", profile, cluster, bands)
 
 
-def _loop_s(job: Job, model: _Model, *, pipelined: bool) -> float:
+def _loop_s(job: Job, model: _Model, steps: int, *, pipelined: bool) -> float:
     """Seconds of a step in one of the loops."""
     from rowtier.runtime.pipeline import Pipeline
 
-    given = [model.batches[n % len(model.batches)] for n in range(STEPS + WARM_UP)]
+    given = [model.batches[n % len(model.batches)] for n in range(WARM_UP + steps)]
     loop: Iterable[Any] = ((batch, model.embeddings(batch)) for batch in given)
     if pipelined:
         loop = Pipeline(model.embeddings, given)
@@ -96,7 +97,7 @@ def _loop_s(job: Job, model: _Model, *, pipelined: bool) -> float:
     return median(times[WARM_UP:])
 
 
-def _dense_s(model: _Model) -> float:
+def _dense_s(model: _Model, steps: int) -> float:
     """Seconds of a step of the dense layers alone."""
     import torch
 
@@ -104,14 +105,10 @@ def _dense_s(model: _Model) -> float:
         f"t{n}": torch.zeros((SHAPE.batch, SHAPE.dim), requires_grad=True)
         for n in range(SHAPE.tables)
     }
-    return _median_s(lambda: model.train(outputs))
-
-
-def _median_s(step: Callable[[], None]) -> float:
     times = []
-    for _ in range(STEPS):
+    for _ in range(WARM_UP + steps):
         start = perf_counter()
-        step()
+        model.train(outputs)
         times.append(perf_counter() - start)
     return median(times[WARM_UP:])
 

@@ -217,8 +217,13 @@ class _Group:
 
     def targets(self, position: int, peers: int) -> list[int]:
         """The next peers of a position, without those that it sends nothing."""
-        after = ((position + distance) % self.size for distance in range(1, self.size))
-        others = [p for p in after if p // self.together != position // self.together]
+        node, place = divmod(position, self.together)
+        nodes = self.size // self.together
+        others = [
+            (node + further) % nodes * self.together + (place + beside) % self.together
+            for further in range(1, nodes)
+            for beside in range(self.together)
+        ]
         return others[:peers]
 
 

@@ -32,6 +32,7 @@ class CalibrateOptions:
     disk: Path | None = None
     memory_bytes: int | None = None
     row_bytes: int = 256
+    quick: bool = False  # a few repeats of each step
 
     def check(self) -> None:
         """Refuse what cannot be measured."""
@@ -115,7 +116,9 @@ def calibrate(
         tiers = _time_tiers(job, options, tick)
         found = Calibration(options.name, options.row_bytes, tiers, links.time_links(job, tick))
         if has_torch():
-            found = replace(found, work=work.time_work(job, found.cluster, tick))
+            found = replace(
+                found, work=work.time_work(job, found.cluster, tick, quick=options.quick)
+            )
         together(job, lambda: _write(job, found, output))
     return found
 

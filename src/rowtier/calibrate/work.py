@@ -26,7 +26,7 @@ from rowtier.plan.plan import Plan
 from rowtier.work import UpdateWork, Work
 
 WARM_UP = 3
-LEAST_ROUNDS, MOST_ROUNDS = 12, 60
+LEAST_ROUNDS, MOST_ROUNDS, QUICK_ROUNDS = 12, 60, 2
 SHAPE_S = 4.0  # after which a shape is not repeated any more, whether its halves agree or not
 AGREE = 0.10  # medians of two halves of the repeats, relative
 BATCHES = 4
@@ -124,19 +124,22 @@ class WorkTimes:
 STEPS = len(SHAPES)
 
 
-def time_work(job: Job, cluster: Cluster, tick: Tick) -> WorkTimes:
-    """Time steps on the cluster that was measured so far; all ranks return the same."""
+def time_work(job: Job, cluster: Cluster, tick: Tick, *, quick: bool = False) -> WorkTimes:
+    """Time steps on the cluster that was measured so far; all ranks return the same.
+
+    `quick` times each a few times, agree or not.
+    """
     found: list[StepSample] = []
     for shape in SHAPES:
-        found += _time_shape(job, shape, cluster)
+        found += _time_shape(job, shape, cluster, QUICK_ROUNDS if quick else MOST_ROUNDS)
         tick()
-    hidden = time_hidden(job, cluster) if job.world > 1 else 0.0
+    hidden = time_hidden(job, cluster, quick=quick) if job.world > 1 else 0.0
     return WorkTimes(tuple(found), _agreed(job, hidden))
 
 
-def _time_shape(job: Job, shape: Shape, cluster: Cluster) -> Iterator[StepSample]:
+def _time_shape(job: Job, shape: Shape, cluster: Cluster, most_rounds: int) -> Iterator[StepSample]:
     made = list(plans(shape, cluster))
-    times = _time_steps(job, shape, made)
+    times = _time_steps(job, shape, made, most_rounds)
     for plan, samples in zip(made, times.T, strict=True):
         halves = median(samples[::2]), median(samples[1::2])
         yield StepSample(
@@ -168,7 +171,7 @@ def _with_work(cluster: Cluster, work: Work) -> Cluster:
     return cluster.model_copy(update={"work": work})
 
 
-def _time_steps(job: Job, shape: Shape, made: list[Plan]) -> Any:
+def _time_steps(job: Job, shape: Shape, made: list[Plan], most_rounds: int) -> Any:
     """Seconds of the slowest rank, rounds × plans: in turns, until halves of them agree."""
     steps = [_step_of(job, shape, plan) for plan in made]
     for number in range(WARM_UP):
@@ -177,12 +180,13 @@ def _time_steps(job: Job, shape: Shape, made: list[Plan]) -> Any:
     rounds: list[list[float]] = []
     started = perf_counter()
     while True:
-        rounds += _rounds(job, steps, len(rounds), LEAST_ROUNDS if not rounds else 6)
+        more = min(LEAST_ROUNDS if not rounds else 6, most_rounds)
+        rounds += _rounds(job, steps, len(rounds), more)
         times = np.array(rounds)
         halves = np.median(times[::2], axis=0), np.median(times[1::2], axis=0)
         agree = bool((np.maximum(*halves) <= (1 + AGREE) * np.minimum(*halves)).all())
         late = _agreed(job, perf_counter() - started) > SHAPE_S
-        if agree or late or len(rounds) >= MOST_ROUNDS:
+        if agree or late or len(rounds) >= most_rounds:
             return times
 
 

@@ -39,10 +39,14 @@ def command(
             help="The row that bandwidths are given for: 64B, 128B, … 4KiB.",
         ),
     ] = "256B",  # type: ignore[assignment]
+    quick: Annotated[
+        bool,
+        typer.Option("--quick", help="Repeat little: seconds instead of a minute, and less sure."),
+    ] = False,
     name: Annotated[str, typer.Option(help="What the cluster is called.")] = "local",
     json: show.JsonOption = False,
 ) -> None:
-    """Measure memory, disk and links into a cluster file for `rowtier plan --cluster`.
+    """Measure memory, disk, links and work into a cluster file for `rowtier plan --cluster`.
 
     Alone it measures one process. Under torchrun it also times the links between all of them:
     torchrun --nproc-per-node 4 -m rowtier calibrate -o cluster.yaml
@@ -51,7 +55,7 @@ def command(
     from rowtier.calibrate.make import CalibrateOptions, calibrate
 
     job = Job.from_environment()
-    options = CalibrateOptions(name=name, disk=disk, memory_bytes=memory, row_bytes=row_bytes)
+    options = CalibrateOptions(name, disk, memory, row_bytes, quick)
     with show.progress("measuring", quiet=json or job.rank > 0) as progress:
         found = calibrate(options, output, job, progress)
     if job.rank > 0:
