@@ -10,20 +10,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from rowtier.errors import Mistake, UserError
 from rowtier.fields import Bytes, BytesPerSecond, Name, PositiveCount, Seconds
 from rowtier.files import Noun, StrPath, duplicates, mappings
+from rowtier.work import Work
 
 DEVICE = "device"
+Efficiency = Annotated[float, Field(gt=0.0, le=1.0)]
 MOST_DEVICES = 2**16
 
 
 class Tier(Noun):
-    """One kind of memory of a holder."""
+    """One kind of memory of a holder; a group that it is `shared_by` has one of it."""
 
     name: Name
     capacity_bytes: Bytes = Field(alias="capacity")
@@ -39,7 +41,11 @@ class Level(Noun):
     size: PositiveCount
     bandwidth_bytes_per_s: BytesPerSecond = Field(alias="bandwidth")
     latency_s: Seconds = Field(default=0.0, alias="latency")
+    message_s: Seconds = Field(default=0.0, alias="message")  # more for each peer of a round
     per: Literal["device", "group"] = "device"
+    # What the exchange of rows reaches of the bandwidth, and what keeping copies equal reaches.
+    exchange_efficiency: Efficiency = 1.0
+    sync_efficiency: Efficiency = 1.0
 
 
 class Device(Noun):
@@ -59,12 +65,18 @@ class Server(Noun):
 
 
 class Cluster(Noun):
-    """A tree of groups of devices, the links between them and the memory in them."""
+    """A tree of groups of devices, the links between them and the memory in them.
+
+    `overlap` lists tiers, or levels, that run side by side; all others take turns. `work` is what
+    a rank does besides moving bytes.
+    """
 
     name: Name
     levels: tuple[Level, ...] = ()
     device: Device
     servers: tuple[Server, ...] = ()
+    overlap: tuple[tuple[Name, ...], ...] = ()
+    work: Work = Work()
 
     @classmethod
     def preset(cls, name: str) -> Cluster:
@@ -104,6 +116,7 @@ class Cluster(Noun):
         device = data.get("device")
         if isinstance(device, Mapping):
             yield from _tier_mistakes("device", device, names)
+        yield from _overlap_mistakes(data, names)
 
     @property
     def num_devices(self) -> int:
@@ -214,6 +227,30 @@ def _tier_mistakes(
         shared_by = tier.get("shared_by")
         if isinstance(shared_by, str) and shared_by not in shareable:
             yield _unknown_level(f"{where}.tiers[{index}].shared_by", shared_by, shareable)
+
+
+def _overlap_mistakes(data: Mapping[str, Any], levels: list[object]) -> Iterator[Mistake]:
+    """What runs side by side is all tiers or all levels, and each in one list only."""
+    device, servers = data.get("device"), mappings(data, "servers")
+    owners = [device] if isinstance(device, Mapping) else []
+    owners += [server for _, server in servers]
+    tiers = {tier.get("name") for owner in owners for _, tier in mappings(owner, "tiers")}
+    lists, seen = data.get("overlap"), set[object]()
+    for index, names in enumerate(lists if isinstance(lists, (list, tuple)) else ()):
+        if not isinstance(names, (list, tuple)):
+            continue
+        where = f"overlap[{index}]"
+        if len(names) < 2:
+            yield Mistake(where, list(names), "names less than two; write two tiers or two levels")
+        for name in names:
+            if name in seen:
+                yield Mistake(where, name, "is listed twice; what runs side by side is one list")
+            seen.add(name)
+        if not (set(names) <= tiers or set(names) <= set(levels)):
+            known = ", ".join(map(str, [*sorted(map(str, tiers)), *levels]))
+            yield Mistake(
+                where, list(names), f"are not all tiers, or all levels; there are {known}"
+            )
 
 
 def _unknown_level(key: str, value: object, levels: list[object]) -> Mistake:

@@ -125,7 +125,7 @@ def command(
             f"TorchRec's planner took {said['planner_seconds']:.1f} s{cut}, and estimates "
             f"{said['score_ms']:.4g} ms for its slowest device"
         )
-    cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+    cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, plan.assumed)
     for lack in over_capacity(cost):
         show.line(
             f"note: with exchange buffers, outputs and remap tables {lack.tier} would lack "

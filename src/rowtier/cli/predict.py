@@ -63,7 +63,7 @@ def command(
     if trace is not None:
         from rowtier.report.trace import write_trace
 
-        write_trace(trace, prediction.facts, prediction.plan.cluster, prediction.options)
+        write_trace(trace, prediction.facts, prediction.plan.cluster)
     if json:
         show.as_json(prediction.to_dict())
         return

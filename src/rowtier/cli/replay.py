@@ -73,7 +73,7 @@ def command(
     if trace is not None:
         from rowtier.report.trace import write_trace
 
-        write_trace(trace, found.worst, loaded.cluster, found.prediction.options)
+        write_trace(trace, found.worst, loaded.cluster)
     if json:
         show.as_json(found.to_dict())
         return

@@ -4,7 +4,8 @@ Memory: every request is served from the holder's first tier. Rows of another ti
 brought there once per step if any reader needs them, and written back after the update; so
 a row never looks cheaper for lying in slower memory. A row's optimizer state lies beside
 its weights, an update reads and writes the two together, and an access moves whole units
-of the tier's granularity. What buffers are read and written is not counted.
+of the tier's granularity. What buffers are read and written is work, which is counted in seconds:
+`serving` is the holder's, `reading` that of every reader of the copy.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rowtier.band import Band
 from rowtier.cluster import Tier
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Rates, Way, rates_of
+from rowtier.cost.touch import LOOKUPS
 from rowtier.cost.tree import Tree
 from rowtier.profile.curve import Floats, Ints
 from rowtier.tables import Table
@@ -32,13 +34,15 @@ class RowSizes(NamedTuple):
     state_bytes: int
     id_bytes: int
     asked_bytes: int  # of an id that a reader sends
+    optimizer: str
 
     @classmethod
     def of(cls, table: Table, band: Band, options: CostOptions) -> RowSizes:
         """The sizes of a table's row in a band."""
         width, id_bytes = band.width(table.embedding_dim), options.id_bytes(table)
         asked_bytes = id_bytes if band.exchange == "rows" else options.bag_id_bytes(table)
-        return cls(width * table.item_bytes, table.state_bytes(width), id_bytes, asked_bytes)
+        weight_bytes, state_bytes = width * table.item_bytes, table.state_bytes(width)
+        return cls(weight_bytes, state_bytes, id_bytes, asked_bytes, table.optimizer)
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,23 +60,25 @@ class Parts:
     ids: Floats
     reply: Floats  # to each reader; 0 where rows pass gateways, and for `sums`
     ask: Floats  # ids from each reader
+    serving: Floats  # seconds of work of the holder; without partial sums
+    reading: Floats  # seconds of work of each reader of the copy
 
     @classmethod
     def of(cls, tree: Tree, amounts: Floats) -> Parts:
         """Split an array whose first axis counts amounts."""
         tiers, levels = len(tree.columns), tree.levels
-        lengths = (tiers, tiers, tiers, tiers, levels, levels, 1, levels, levels, 1, 1)
+        lengths = (tiers, tiers, tiers, tiers, levels, levels, 1, levels, levels, 1, 1, 1, 1)
         return cls(*(amounts[a:b] for a, b in pairwise(accumulate(lengths, initial=0))))
 
 
 def all_amounts(tree: Tree) -> int:
     """How many amounts there are."""
-    return 4 * len(tree.columns) + 4 * tree.levels + 3
+    return 4 * len(tree.columns) + 4 * tree.levels + 5
 
 
 @dataclass(frozen=True, eq=False)
 class Amounts:
-    """Bytes per row, amounts × those rows of the basis that matter; the ones are always last."""
+    """Amounts per row, amounts × those rows of the basis that matter; the ones are always last."""
 
     basis_rows: Ints
     matrix: Floats
@@ -86,7 +92,7 @@ class Amounts:
 def amounts_of(
     tree: Tree, way: Way, kind: int, tier: str, sizes: RowSizes, training: bool
 ) -> Amounts:
-    """The bytes of a row that a holder of this kind keeps in this tier."""
+    """What a row takes that a holder of this kind keeps in this tier."""
     attached = 0 if kind == 0 else tree.racks[kind - 1].level
     rates = rates_of(tree, way, attached, training)
     matrix = np.zeros((all_amounts(tree), tree.levels + 3))
@@ -107,8 +113,32 @@ def amounts_of(
     if not way.by_gateways and way.level:
         parts.ask[0, way.asked] = sizes.asked_bytes
         parts.reply[0, way.asked] = sizes.weight_bytes * (way.exchange == "rows")
+    parts.serving[0], parts.reading[0] = _work(tree, way, rates, sizes, training)
     rows = _basis_rows(tree, way, training)
     return Amounts(rows, matrix[:, rows])
+
+
+def _work(
+    tree: Tree, way: Way, rates: Rates, sizes: RowSizes, training: bool
+) -> tuple[Floats, Floats]:
+    """Seconds of the holder and of each reader.
+
+    A row is packed for whoever asks and its gradient unpacked, an update takes its time, and what
+    copies exchange is packed and unpacked. A reader finds out what each lookup needs; of rows it
+    unpacks what it asked for, adds it up lookup by lookup, and does the same with gradients.
+    """
+    work, passes = tree.cluster.work, 2 if training else 1
+    copy_s = work.copy_s(sizes.weight_bytes)
+    serving = passes * copy_s * rates.requests + work.update_s(sizes.optimizer) * rates.updates
+    serving = serving + 2 * copy_s * rates.sync.sum(axis=0)
+    reading = np.zeros_like(serving)
+    reading[LOOKUPS] += work.lookup_s
+    if way.exchange == "rows":
+        reading[LOOKUPS] += passes * sizes.weight_bytes * work.byte_s
+        reading[way.asked] += passes * work.row_s
+    if way.by_gateways:  # gateways are as many as readers, and all alike
+        reading += passes * copy_s * rates.forward.sum(axis=0) / tree.sizes[way.level]
+    return serving, reading
 
 
 def _reads(rates: Rates, sizes: RowSizes, tier: Tier, is_first: bool) -> Floats:
@@ -121,7 +151,7 @@ def _reads(rates: Rates, sizes: RowSizes, tier: Tier, is_first: bool) -> Floats:
 def _basis_rows(tree: Tree, way: Way, training: bool) -> Ints:
     """The rows that any kind of holder needs, among them those the exchange is made of."""
     used = np.zeros(tree.levels + 3, dtype=bool)
-    used[[way.asked, -1]] = True
+    used[[way.asked, LOOKUPS, -1]] = True
     for attached in {0, *(rack.level for rack in tree.racks)}:
         rates = rates_of(tree, way, attached, training)
         for weights in vars(rates).values():

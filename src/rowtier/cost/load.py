@@ -18,7 +18,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.links import Flow
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.time import exchange_rounds, step_time, sync_rounds
+from rowtier.cost.time import Phases, step_time
 from rowtier.cost.tree import tree_of
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
@@ -30,6 +30,7 @@ class Load:
 
     kept: Floats  # holders × tiers, of rows
     moved: Floats  # holders × tiers, per step
+    work_s: Floats  # holders, but for what a step and its rounds take
     ids: Flow
     forward: Flow
     sync: Flow
@@ -51,11 +52,12 @@ class Load:
 
     @classmethod
     def _of(cls, cost: StepCost) -> Load:
-        links = cost.links
-        busy = links.ids.busy, links.forward.busy, links.relayed, links.added_up, links.sync.busy
+        links, phases = cost.links, cost.links.phases
+        busy = (phases.asked, phases.answered, phases.relayed, phases.added_up, phases.synced)
         return cls(
             cost.memory.rows.astype(np.float64),
             cost.read_bytes + cost.written_bytes,
+            cost.own_work_s,
             links.ids,
             links.forward,
             links.sync + links.sync_ids,
@@ -75,10 +77,11 @@ class Load:
     def step_s(self, cluster: Cluster, options: CostOptions = DEFAULTS) -> Floats:
         """Seconds of a step with this load, one for each placement."""
         asked, answered, relayed, added_up, synced = self.rounds > 0.5
-        rounds = exchange_rounds(asked, answered, relayed, added_up, options.training)
-        exchange = [self.ids, self.forward, self.forward.back * float(options.training)], rounds
-        sync = [self.sync], sync_rounds(synced)
-        return step_time(tree_of(cluster), self.moved, exchange, sync, options).each_step_s
+        phases = Phases(asked, answered, relayed, added_up, synced, options.training)
+        exchange = [self.ids, self.forward, self.forward.back * float(options.training)]
+        tree = tree_of(cluster)
+        time = step_time(tree, self.moved, self.work_s, exchange, self.sync, phases, options)
+        return time.each_step_s
 
 
 def total_load(loads: Iterable[Load]) -> Load:
@@ -106,7 +109,6 @@ def _joined(loads: Sequence[Load], join: Callable[[list[Floats]], Floats]) -> Lo
         flows: list[Flow] = [getattr(load, name) for load in loads]
         return Flow(join([f.sent for f in flows]), join([f.received for f in flows]))
 
-    kept, moved, rounds = (
-        join([getattr(load, name) for load in loads]) for name in ("kept", "moved", "rounds")
-    )
-    return Load(kept, moved, flow("ids"), flow("forward"), flow("sync"), rounds)
+    names = ("kept", "moved", "work_s", "rounds")
+    kept, moved, work_s, rounds = (join([getattr(load, name) for load in loads]) for name in names)
+    return Load(kept, moved, work_s, flow("ids"), flow("forward"), flow("sync"), rounds)

@@ -1,32 +1,24 @@
-"""What a caller may assume about the machine and the training when it asks for a cost."""
+"""What a caller may assume about the training when it asks for a cost."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
-
-from rowtier.fields import Name
+from rowtier.fields import Name, Seconds
 from rowtier.files import Noun
 from rowtier.tables import Table
-
-Share = Annotated[float, Field(ge=0.0, le=1.0)]
-Efficiency = Annotated[float, Field(gt=0.0, le=1.0)]
 
 WEIGHT_BYTES = 4  # a lookup's own weight, fp32
 
 
 class CostOptions(Noun):
-    """Figures that are measured, not planned; the defaults flatter no placement.
+    """Assumptions about the training; the defaults flatter no placement.
 
-    `overlap` is the share of replica sync that runs beside the dense backward pass (φ).
-    Efficiencies are what a collective reaches of the link's bandwidth: `exchange` for the
-    many small messages of ids, rows and partial sums, `sync` for the all-reduce of copies.
+    `dense_s` is the time of the rest of the model, beside which a pipeline keeps copies equal, as
+    far as the cluster's `work: hidden` says.
     """
 
-    overlap: Share = 0.0
-    exchange_efficiency: Efficiency = 1.0
-    sync_efficiency: Efficiency = 1.0
+    dense_s: Seconds = 0.0
     ids: Literal["wide", "narrow"] = "wide"
     training: bool = True  # count gradients, updates and sync; False: the forward pass alone
     weighted: frozenset[Name] = frozenset()  # tables whose lookups carry a weight each

@@ -7,11 +7,10 @@ tables: the cost of a profile with one table is that table's part.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from rowtier.band import Bands
 from rowtier.cluster import Cluster
@@ -21,9 +20,9 @@ from rowtier.cost.links import Flow
 from rowtier.cost.memory import MemoryUse, all_remap_bytes, in_first_tier, output_bytes
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.tally import Tally
-from rowtier.cost.time import StepTime, exchange_rounds, step_time, sync_rounds
+from rowtier.cost.time import Phases, StepTime, step_time
 from rowtier.cost.tree import Tree, tree_of
-from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.curve import Floats
 from rowtier.profile.order import RowOrder
 from rowtier.profile.profile import Profile
 
@@ -42,11 +41,12 @@ class TableCost:
     id_bytes: Floats
     sync_bytes: Floats
     sync_id_bytes: Floats
+    work_s: float = 0.0  # of all ranks, but for what bands and rounds take
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts for machines."""
-        amounts = {key: value for key, value in vars(self).items() if key != "name"}
-        return {"name": self.name} | {key: value.tolist() for key, value in amounts.items()}
+        amounts = {k: v.tolist() for k, v in vars(self).items() if isinstance(v, np.ndarray)}
+        return {"name": self.name, "work_s": self.work_s} | amounts
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,10 +59,7 @@ class LinkUse:
     sync: Flow  # gradients of copies
     sync_ids: Flow
     messages: Floats  # that each holder sends; all tables travel together
-    exchange_rounds: Ints  # per level: one after the other, each costs a latency
-    sync_rounds: Ints
-    relayed: NDArray[np.bool_]  # levels that gateways pass rows on at
-    added_up: NDArray[np.bool_]  # levels that add partial sums up for readers beyond
+    phases: Phases  # what the plan exchanges at all
 
     @property
     def flows(self) -> dict[str, Flow]:
@@ -87,6 +84,7 @@ class StepCost:
     memory: MemoryUse
     time: StepTime
     tables: tuple[TableCost, ...]
+    own_work_s: Floats  # of every holder, but for what a step and its rounds take
 
     @property
     def step_s(self) -> float:
@@ -99,21 +97,30 @@ class StepCost:
         return {
             "step_s": self.step_s,
             "memory_s": time.slowest_memory_s,
+            "work_s": time.slowest_work_s,
             "links_s": time.links_s,
-            "overlap": time.overlap,
+            "sync_kept": time.sync_kept,
+            "phases": self.phases(),
             "levels": [self._level(index) for index in range(len(self.cluster.levels))],
             "tiers": list(self.cluster.tier_names),
             "holders": [self._holder(holder) for holder in range(self.cluster.num_holders)],
             "tables": [table.to_dict() for table in self.tables],
         }
 
+    def phases(self) -> dict[str, int]:
+        """The kinds of exchange that the plan has at all, and the rounds that each of them costs.
+
+        Dropping the last band that needs one drops its rounds.
+        """
+        return self.links.phases.named()
+
     def _level(self, index: int) -> dict[str, Any]:
         return {
             "name": self.cluster.levels[index].name,
             "exchange_s": float(self.time.exchange_level_s[index]),
             "sync_s": float(self.time.sync_level_s[index]),
-            "exchange_rounds": int(self.links.exchange_rounds[index]),
-            "sync_rounds": int(self.links.sync_rounds[index]),
+            "exchange_rounds": int(self.links.phases.exchange_rounds[index]),
+            "sync_rounds": int(self.links.phases.sync_rounds[index]),
             **{f"{name}_bytes": float(f.total[index]) for name, f in self.links.flows.items()},
         }
 
@@ -151,6 +158,7 @@ def step_cost(
         rows = known_rows(stats, order)
         tally.add(stats, bands[stats.table.name], profile, rows)
     own = tally.by_holder()
+    work_s = tally.work_s(own)
     links = _links(tree, tally, own, options)
     buffers = own.waiting[0] + sum(
         (flow.sent + flow.received).sum(axis=1) for flow in (links.ids, links.forward)
@@ -170,11 +178,14 @@ def step_cost(
         step_time(
             tree,
             (own.read + own.written).T,
-            ([links.ids, links.forward, links.backward], links.exchange_rounds),
-            ([links.sync + links.sync_ids], links.sync_rounds),
+            work_s,
+            [links.ids, links.forward, links.backward],
+            links.sync + links.sync_ids,
+            links.phases,
             options,
         ),
         _tables(profile, tally),
+        work_s,
     )
 
 
@@ -182,10 +193,12 @@ def _tables(profile: Profile, tally: Tally) -> tuple[TableCost, ...]:
     each = tally.by_table()
     forward = each.forward.T + tally.sums_bytes
     amounts = (each.read.T, each.written.T, forward, each.ids.T, each.sync.T, each.sync_ids.T)
-    return tuple(
+    made = [
         TableCost(stats.table.name, *parts)
         for stats, *parts in zip(profile.stats, *amounts, strict=True)
-    )
+    ]
+    work_s: list[float] = tally.table_work_s().tolist()
+    return tuple(replace(table, work_s=own) for table, own in zip(made, work_s, strict=True))
 
 
 def _links(tree: Tree, tally: Tally, own: Parts, options: CostOptions) -> LinkUse:
@@ -195,7 +208,6 @@ def _links(tree: Tree, tally: Tally, own: Parts, options: CostOptions) -> LinkUs
     fans = np.array([tree.fan_out(level) - 1 for level in range(1, tree.levels + 1)], dtype=float)
     sync, sync_ids = Flow(own.sync.T, own.sync.T), Flow(own.sync_ids.T, own.sync_ids.T)
     messages = asks.sent + replies.sent + (passes - 1) * replies.received
-    asked, answered, synced = (flow.busy for flow in (ids, forward, sync))
     return LinkUse(
         ids=ids,
         forward=forward,
@@ -203,10 +215,12 @@ def _links(tree: Tree, tally: Tally, own: Parts, options: CostOptions) -> LinkUs
         sync=sync,
         sync_ids=sync_ids,
         messages=messages + 2 * (sync.sent > 0) * fans,
-        exchange_rounds=exchange_rounds(
-            asked, answered, tally.relayed, tally.forward.extra_rounds, options.training
+        phases=Phases(
+            ids.busy,
+            forward.busy,
+            tally.relayed,
+            tally.forward.extra_rounds,
+            sync.busy,
+            options.training,
         ),
-        sync_rounds=sync_rounds(synced),
-        relayed=tally.relayed,
-        added_up=tally.forward.extra_rounds,
     )

@@ -64,7 +64,10 @@ class Tally:
             for level, members in enumerate(tree.members)
             if level
         }
-        self._tables = 0
+        self._tables = self._bands = 0
+        self._packed = Sending(tree)  # seconds of packing partial sums, in place of bytes
+        self._own_sums_s = np.zeros(tree.holders)
+        self._sums_s = np.zeros(tables)  # the same by table
 
     def add(
         self, stats: TableStats, bands: Iterable[Band], profile: Profile, rows: Ints | None
@@ -78,6 +81,7 @@ class Tally:
         if sums:
             self._send_sums(subject, sums)
         self._tables += 1
+        self._bands += len(pooled)
 
     def by_table(self) -> Parts:
         """Amounts of each table (last axis), all holders together; without partial sums."""
@@ -101,6 +105,25 @@ class Tally:
             self.ids.add_staged(level, members, ids)
             self.forward.add_staged(level, members, rows)
         return Parts.of(self.tree, amounts)
+
+    def work_s(self, own: Parts) -> Floats:
+        """Seconds of every holder's own work, but for what a step and its rounds take."""
+        work, devices = self.tree.cluster.work, self.tree.devices
+        packed = self._packed.flow()
+        work_s = own.serving[0] + self._own_sums_s + (packed.sent + packed.received).sum(axis=1)
+        reading_s = sum(Parts.of(self.tree, g.by_place).reading.sum() for g in self._gathers)
+        fixed_s = work.table_s * self._tables + work.band_s * self._bands
+        work_s[:devices] += reading_s
+        return np.asarray(work_s + fixed_s)
+
+    def table_work_s(self) -> Floats:
+        """The same of each table, all holders together, but for what every band takes."""
+        reading_s = sum(
+            (Parts.of(self.tree, gather.by_owner).reading[0] for gather in self._gathers),
+            np.zeros(len(self._sums_s)),
+        )
+        serving_s = self.by_table().serving[0] + self._sums_s
+        return np.asarray(serving_s + reading_s * self.tree.devices)
 
     def _add_band(self, subject: Subject, band: Band) -> Pooled | None:
         """Add a band, except for partial sums, which bands of a table send together."""
@@ -152,7 +175,26 @@ class Tally:
                     mass = masses[band.staged].setdefault(band.level, np.zeros(tree.holders))
                     mass[tree.members[band.level][:, band.positions]] += band.masses
             amount_bytes = (last - first) * item_bytes
-            for staged, send in ((False, add_sums), (True, add_staged_sums)):
-                if masses[staged]:
-                    sent = send(self.forward, tree, masses[staged], bags, amount_bytes)
+            for staged, found in masses.items():
+                if found:
+                    sent = _SENDING[staged](self.forward, tree, found, bags, amount_bytes)
                     self.sums_bytes[subject.index] += sent
+                    self._pack_sums(subject, found, staged, last - first, bags)
+
+    def _pack_sums(
+        self, subject: Subject, masses: dict[int, Floats], staged: bool, width: int, bags: Bags
+    ) -> None:
+        """Whoever sends a sum packs it, whoever gets it unpacks it; sums for oneself are both."""
+        passes, tree = 2 if self.options.training else 1, self.tree
+        sum_s = passes * tree.cluster.work.copy_s(width * subject.stats.table.item_bytes)
+        if not sum_s:
+            return
+        batch_s = sum_s * subject.batch_size
+        sent_s = _SENDING[staged](self._packed, tree, masses, bags, batch_s)
+        own_mass = np.add.reduce(list(masses.values()))[: tree.devices]
+        own_s = 2 * batch_s * bags.sums(own_mass)
+        self._own_sums_s[: tree.devices] += own_s
+        self._sums_s[subject.index] += 2 * sent_s.sum() + own_s.sum()
+
+
+_SENDING = {False: add_sums, True: add_staged_sums}

@@ -17,7 +17,7 @@ from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.rates import Way
 from rowtier.cost.time import link_s_per_byte, tier_s_per_byte
 from rowtier.cost.touch import Bags
-from rowtier.cost.tree import Tree, tree_of
+from rowtier.cost.tree import tree_of
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.tables import Table
@@ -45,13 +45,15 @@ class RowTerms:
     sync_id_bytes: Floats
     buffer_bytes: Floats
     memory_s: Floats
+    serving_s: Floats  # work of the row's holder
+    reading_s: Floats  # work of the readers
     exchange_s: Floats  # levels × buckets
     sync_s: Floats
 
-    def step_s(self, overlap: float = 0.0) -> Floats:
-        """A row's part of the step time in an even plan."""
-        links = self.exchange_s.sum(axis=0) + (1 - overlap) * self.sync_s.sum(axis=0)
-        return np.asarray(self.memory_s + links)
+    def step_s(self, sync_weight: float = 1.0) -> Floats:
+        """A row's part of the step time in an even plan; sync may be taken for cheaper."""
+        links_s = self.exchange_s.sum(axis=0) + sync_weight * self.sync_s.sum(axis=0)
+        return np.asarray(self.memory_s + self.serving_s + self.reading_s + links_s)
 
 
 def row_terms(
@@ -81,13 +83,11 @@ def row_terms(
         sync_id_bytes=parts.sync_ids,
         buffer_bytes=parts.waiting[0] + 2 * (parts.ids + parts.forward).sum(axis=0),
         memory_s=tier_s_per_byte(tree, kind) @ (parts.read + parts.written) / devices,
-        exchange_s=_link_s(tree, exchange, options.exchange_efficiency) / devices,
-        sync_s=_link_s(tree, parts.sync + parts.sync_ids, options.sync_efficiency) / devices,
+        serving_s=parts.serving[0] / devices,
+        reading_s=parts.reading[0],
+        exchange_s=link_s_per_byte(tree, "exchange")[:, None] * exchange / devices,
+        sync_s=link_s_per_byte(tree, "sync")[:, None] * (parts.sync + parts.sync_ids) / devices,
     )
-
-
-def _link_s(tree: Tree, moved_bytes: Floats, efficiency: float) -> Floats:
-    return link_s_per_byte(tree, efficiency)[:, None] * moved_bytes
 
 
 def sums_bytes(

@@ -1,19 +1,22 @@
-"""Seconds: memory time of every holder, link time of every level, and the step they make.
+"""Seconds: memory and work of every holder, link time of every level, and the step they make.
 
-    step = slowest holder's memory time
-         + Σ over levels: busiest link's bytes / bandwidth + rounds × latency
-         − overlap × the part of the link time that keeps copies equal
+    step = slowest holder's memory time and work
+         + Σ over levels: busiest link's bytes / bandwidth + rounds × latency + messages
+         − the part of keeping copies equal that runs beside the rest of the model
 
 All tables travel together, and messages of one round are under way at the same time: a
-round costs the widest level that it goes through one latency, however many holders it reaches.
+round costs the widest level that it goes through one latency, and each peer a message.
 Ranks tell each other how much will come before it comes, so asking takes two rounds, and so does
-each half of keeping copies equal.
+each half of keeping copies equal. Tiers and levels take turns, unless the cluster says that they
+run side by side (`overlap`): then the longest of them counts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +26,11 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.tree import Tree
 from rowtier.profile.curve import Floats, Ints
 
+N = TypeVar("N", np.float64, np.int64)
 Busy = NDArray[np.bool_]  # levels, and further axes
+Purpose = Literal["exchange", "sync"]
+ASKING = 2  # rounds: how many ids will come, and the ids
+SYNCING = 4  # rounds: gradients are told and sent, and so are their sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +38,28 @@ class StepTime:
     """Where the time of a step goes. Arrays count holders (rows) and levels (columns)."""
 
     memory_s: Floats  # per holder
+    work_s: Floats  # per holder, what it does besides moving bytes
     exchange_s: Floats  # ids, rows or sums, gradients: bytes over bandwidth
     sync_s: Floats  # the same for copies
-    exchange_latency_s: Floats  # per level
+    exchange_latency_s: Floats  # per level, messages counted
     sync_latency_s: Floats
-    overlap: float
+    hidden_s: float = 0.0  # beside which copies can be kept equal
+    side_by_side: tuple[tuple[int, ...], ...] = ()  # levels that run at the same time
 
     @property
     def slowest_memory_s(self) -> float:
         """Memory time of the slowest holder."""
         return float(self.memory_s.max())
+
+    @property
+    def slowest(self) -> int:
+        """The holder that takes longest for memory and work."""
+        return int((self.memory_s + self.work_s).argmax())
+
+    @property
+    def slowest_work_s(self) -> float:
+        """What work adds to the step: beside its memory time, of the slowest holder."""
+        return float((self.memory_s + self.work_s).max()) - self.slowest_memory_s
 
     @property
     def exchange_level_s(self) -> Floats:
@@ -53,61 +72,131 @@ class StepTime:
         return np.asarray(self.sync_s.max(axis=0) + self.sync_latency_s)
 
     @property
+    def sync_kept(self) -> float:
+        """The share of keeping copies equal that the step waits for."""
+        whole_s = float(self._in_turn(self.sync_level_s))
+        return max(0.0, 1 - self.hidden_s / whole_s) if whole_s else 0.0
+
+    @property
     def links_s(self) -> float:
         """Link time on the critical path, all levels together."""
         return float(self._links_s)
 
     @property
     def step_s(self) -> float:
-        """Memory and links, one after the other."""
+        """Memory, work and links, one after the other."""
         return float(self.each_step_s)
 
     @property
     def each_step_s(self) -> Floats:
         """The step's time, where arrays have further axes: one for each placement."""
-        return np.asarray(self.memory_s.max(axis=0) + self._links_s)
+        return np.asarray((self.memory_s + self.work_s).max(axis=0) + self._links_s)
 
     @property
     def _links_s(self) -> Floats:
-        kept = (1 - self.overlap) * self.sync_level_s.sum(axis=0)
-        return np.asarray(self.exchange_level_s.sum(axis=0) + kept)
+        sync_s = np.maximum(self._in_turn(self.sync_level_s) - self.hidden_s, 0.0)
+        return np.asarray(self._in_turn(self.exchange_level_s) + sync_s)
+
+    def _in_turn(self, level_s: Floats) -> Floats:
+        return summed(level_s, self.side_by_side, axis=0)
+
+
+def summed(seconds: Floats, side_by_side: tuple[tuple[int, ...], ...], axis: int) -> Floats:
+    """The sum along an axis, where of what runs side by side only the longest counts."""
+    total = np.asarray(seconds.sum(axis=axis))
+    for together in side_by_side:
+        here = seconds.take(together, axis=axis)
+        total = total - here.sum(axis=axis) + here.max(axis=axis)
+    return np.asarray(total)
 
 
 def memory_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
-    """Seconds that each holder's memories are busy, one after the other."""
-    rates = _tier_s_per_byte(tree)
-    return np.asarray((moved_bytes * _stretched(rates, moved_bytes)).sum(axis=1))
+    """Seconds that each holder's memories are busy."""
+    return summed(tier_time_s(tree, moved_bytes), _side_by_side(tree, "tiers"), axis=1)
 
 
-def _stretched(factors: Floats, amounts: Floats | Ints) -> Floats:
+def tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
+    """Seconds that each tier (column) of each holder (row) is busy; sharers wait for each other."""
+    rates = np.stack([_own_s_per_byte(tree, kind) for kind in range(len(tree.tiers))])[tree.kinds]
+    time_s = np.asarray(moved_bytes * _stretched(rates, moved_bytes))
+    for name, tier in tree.tiers[0].items():
+        sharers = _sharers(tree, tier.shared_by)
+        if sharers > 1:
+            column, devices = tree.columns[name], slice(0, tree.devices)
+            own_s = time_s[devices, column]
+            together_s = own_s.reshape(-1, sharers, *own_s.shape[1:]).sum(axis=1)
+            time_s[devices, column] = np.repeat(together_s, sharers, axis=0)
+    return time_s
+
+
+def _stretched(factors: NDArray[N], amounts: NDArray[Any]) -> NDArray[N]:
     """The same factors for amounts with further axes."""
     return factors.reshape(*factors.shape, *(1,) * (amounts.ndim - factors.ndim))
 
 
-def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
-    """Seconds per byte of each tier column of a kind of holder; zero where it has none."""
+def _sharers(tree: Tree, shared_by: str | None) -> int:
+    """How many devices have a tier together."""
+    return 1 if shared_by is None else tree.sizes[tree.scopes[shared_by]]
+
+
+def _own_s_per_byte(tree: Tree, kind: int) -> Floats:
     rates = np.zeros(len(tree.columns))
     for name, tier in tree.tiers[kind].items():
         rates[tree.columns[name]] = 1 / tier.bandwidth_bytes_per_s
     return rates
 
 
-def _tier_s_per_byte(tree: Tree) -> Floats:
-    return np.stack([tier_s_per_byte(tree, kind) for kind in range(len(tree.tiers))])[tree.kinds]
-
-
-def link_s_per_byte(tree: Tree, efficiency: float = 1.0) -> Floats:
-    """Seconds per level for each byte that every device sends; groups share `per: group` links."""
-    return np.array(
-        [
-            (tree.sizes[index] if level.per == "group" else 1)
-            / (level.bandwidth_bytes_per_s * efficiency)
-            for index, level in enumerate(tree.cluster.levels)
-        ]
+@lru_cache(maxsize=256)
+def _side_by_side(tree: Tree, what: Literal["tiers", "levels"]) -> tuple[tuple[int, ...], ...]:
+    """Columns of tiers, or of levels, that run at the same time."""
+    columns = tree.columns if what == "tiers" else {n: k - 1 for n, k in tree.scopes.items() if k}
+    return tuple(
+        tuple(columns[name] for name in names)
+        for names in tree.cluster.overlap
+        if all(name in columns for name in names)
     )
 
 
-def link_time_s(tree: Tree, flows: Iterable[Flow], efficiency: float) -> Floats:
+def _turn_shares(tree: Tree, what: Literal["tiers", "levels"], count: int) -> Floats:
+    """Shares of each column's time that a step takes at least: the longest is above the mean."""
+    shares = np.ones(count)
+    for together in _side_by_side(tree, what):
+        shares[list(together)] = 1 / len(together)
+    return shares
+
+
+def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
+    """Seconds that a step takes at least for each byte that all holders of a kind move alike.
+
+    By tier column; zero where the kind has none.
+    """
+    rates = _own_s_per_byte(tree, kind)
+    for name, tier in tree.tiers[kind].items():
+        rates[tree.columns[name]] *= _sharers(tree, tier.shared_by)
+    return rates * _turn_shares(tree, "tiers", len(rates))
+
+
+def link_s_per_byte(tree: Tree, purpose: Purpose = "exchange") -> Floats:
+    """Seconds that a step takes at least for each byte that every device sends, by level.
+
+    Groups share `per: group` links.
+    """
+    rates = np.array(
+        [
+            (tree.sizes[index] if level.per == "group" else 1) / level.bandwidth_bytes_per_s
+            for index, level in enumerate(tree.cluster.levels)
+        ]
+    )
+    shares = _turn_shares(tree, "levels", tree.levels)
+    return np.asarray(rates.reshape(-1) * shares / _efficiencies(tree, purpose))
+
+
+def _efficiencies(tree: Tree, purpose: Purpose) -> Floats:
+    """What the messages of a purpose reach of each level's bandwidth."""
+    return np.array([getattr(level, f"{purpose}_efficiency") for level in tree.cluster.levels])
+
+
+def link_time_s(tree: Tree, flows: Iterable[Flow], purpose: Purpose) -> Floats:
     """Seconds that each holder's links are busy, flow after flow, the busier direction of each."""
     flows = list(flows)
     time_s = np.zeros(flows[0].sent.shape)
@@ -117,7 +206,7 @@ def link_time_s(tree: Tree, flows: Iterable[Flow], efficiency: float) -> Floats:
                 _one_way_s(tree, flow.sent[:, index], index),
                 _one_way_s(tree, flow.received[:, index], index),
             )
-    return time_s / efficiency
+    return np.asarray(time_s / _stretched(_efficiencies(tree, purpose), time_s[0]))
 
 
 def _one_way_s(tree: Tree, moved_bytes: Floats, index: int) -> Floats:
@@ -159,21 +248,69 @@ def busiest_link_bytes(tree: Tree, flows: Iterable[Flow], index: int) -> float:
     return float(max(amounts.max() for amounts in one_way))
 
 
-def exchange_rounds(
-    asked: Busy, answered: Busy, relayed: Busy, added_up: Busy, training: bool
-) -> Ints:
-    """Rounds per level, where the arrays say which levels carry ids, rows or sums at all.
+@dataclass(frozen=True, eq=False)
+class Phases:
+    """Which kinds of exchange a plan has at all, level by level; each costs its rounds.
 
     What goes directly passes all levels in one round. Gateways (`relayed`) and devices that add
     partial sums up for others (`added_up`) pass things on level by level.
     """
-    passes = 2 if training else 1
-    return 2 * _turns(asked, relayed) + passes * (_turns(answered, relayed) + added_up)
+
+    asked: Busy
+    answered: Busy
+    relayed: Busy
+    added_up: Busy
+    synced: Busy
+    training: bool
+
+    @property
+    def exchange_rounds(self) -> Ints:
+        """Rounds per level of ids, rows or sums, and gradients, one after the other."""
+        answers = _turns(self.answered, self.relayed) + self.added_up
+        return ASKING * _turns(self.asked, self.relayed) + self._passes * answers
+
+    @property
+    def sync_rounds(self) -> Ints:
+        """Rounds per level that keep copies equal."""
+        return SYNCING * self.synced.astype(np.int64)
+
+    @property
+    def rounds(self) -> Ints:
+        """All rounds, one after the other."""
+        return np.asarray((self.exchange_rounds + self.sync_rounds).sum(axis=0))
+
+    def named(self) -> dict[str, int]:
+        """The phases that there are, and the rounds of each."""
+        found = {
+            "ids": ASKING * int(_turns(self.asked, self.relayed).sum()),
+            "rows and sums": int(_turns(self.answered, self.relayed).sum()),
+            "sums inside groups": int(self.added_up.sum()),
+        }
+        answers = found["rows and sums"] + found["sums inside groups"]
+        found["gradients"] = answers * (self._passes - 1)
+        found["copies"] = int(self.sync_rounds.sum())
+        return {name: rounds for name, rounds in found.items() if rounds}
+
+    def exchange_messages(self, tree: Tree) -> Ints:
+        """Messages per level that a device sends: in each round one to every peer there."""
+        rounds = ASKING * self.asked.astype(np.int64) + self._passes * self.answered
+        near, far = (_stretched(peers, self.asked) for peers in _peers(tree))
+        direct = np.where(self.relayed, near, far) * rounds
+        return np.asarray(direct + self._passes * near * self.added_up)
+
+    def sync_messages(self, tree: Tree) -> Ints:
+        """The same for copies, which meet level by level."""
+        return np.asarray(_stretched(_peers(tree)[0], self.synced) * self.sync_rounds)
+
+    @property
+    def _passes(self) -> int:
+        return 2 if self.training else 1
 
 
-def sync_rounds(synced: Busy) -> Ints:
-    """Rounds per level that keep copies equal: gradients are told and sent, and so are sums."""
-    return 4 * synced.astype(np.int64)
+def _peers(tree: Tree) -> tuple[Ints, Ints]:
+    """Per level the groups beside a device's own, and all devices in them."""
+    sizes = np.array(tree.sizes, dtype=np.int64)
+    return sizes[1:] // sizes[:-1] - 1, np.diff(sizes)
 
 
 def _turns(busy: Busy, relayed: Busy) -> Ints:
@@ -183,25 +320,31 @@ def _turns(busy: Busy, relayed: Busy) -> Ints:
     return np.asarray(widest | (busy & relayed), dtype=np.int64)
 
 
-def latency_s(tree: Tree, rounds: Ints) -> Floats:
-    """Seconds of waiting per level."""
-    latencies = np.array([level.latency_s for level in tree.cluster.levels])
-    return np.asarray(_stretched(latencies, rounds) * rounds)
+def _waiting_s(tree: Tree, rounds: Ints, messages: Ints) -> Floats:
+    levels = tree.cluster.levels
+    latency = np.array([level.latency_s for level in levels])
+    message = np.array([level.message_s for level in levels])
+    return np.asarray(_stretched(latency, rounds) * rounds + _stretched(message, rounds) * messages)
 
 
 def step_time(
     tree: Tree,
     moved_bytes: Floats,
-    exchange: tuple[list[Flow], Ints],
-    sync: tuple[list[Flow], Ints],
+    work_s: Floats,
+    exchange: list[Flow],
+    sync: Flow,
+    phases: Phases,
     options: CostOptions,
 ) -> StepTime:
-    """Turn bytes and rounds into seconds."""
+    """Turn bytes, the holders' own work and rounds into seconds."""
+    work = tree.cluster.work
     return StepTime(
         memory_s=memory_time_s(tree, moved_bytes),
-        exchange_s=link_time_s(tree, exchange[0], options.exchange_efficiency),
-        sync_s=link_time_s(tree, sync[0], options.sync_efficiency),
-        exchange_latency_s=latency_s(tree, exchange[1]),
-        sync_latency_s=latency_s(tree, sync[1]),
-        overlap=options.overlap,
+        work_s=np.asarray(work_s + work.step_s + work.round_s * phases.rounds),
+        exchange_s=link_time_s(tree, exchange, "exchange"),
+        sync_s=link_time_s(tree, [sync], "sync"),
+        exchange_latency_s=_waiting_s(tree, phases.exchange_rounds, phases.exchange_messages(tree)),
+        sync_latency_s=_waiting_s(tree, phases.sync_rounds, phases.sync_messages(tree)),
+        hidden_s=options.dense_s * work.hidden,
+        side_by_side=_side_by_side(tree, "levels"),
     )

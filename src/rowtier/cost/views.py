@@ -54,9 +54,9 @@ def access_time_s(
     return memory_time_s(tree, read)
 
 
-def assumptions(view: str) -> CostOptions:
+def assumptions(view: str, assumed: CostOptions = DEFAULTS) -> CostOptions:
     """The papers' views assume what the papers do: SCA counts the forward exchange alone."""
-    return CostOptions(training=view != "sca")
+    return assumed if view == "step" else CostOptions(training=view != "sca")
 
 
 def objective(

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from rowtier.cost.lookups import served_lookups
 from rowtier.cost.memory import used_bytes
-from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.errors import InfeasibleError, MismatchError, UserError
 from rowtier.evaluate.baselines import plan_baseline
@@ -39,6 +39,7 @@ class Load:
     kept_bytes: NDArray[np.int64]  # of everything: buffers and remap tables too
     lookups: NDArray[np.float64]  # per step
     memory_s: float  # of a step, on the slowest holder
+    work_s: float
     links_s: float
     parts: Parts  # of the predicted step; they add up to it
     replayed: Replay | None = None
@@ -49,9 +50,10 @@ class Load:
         name: str,
         plan: Plan,
         replayed: Replay | None = None,
-        options: CostOptions = DEFAULTS,
+        options: CostOptions | None = None,
     ) -> Load:
-        """Measure a plan by the cost model."""
+        """Measure a plan by the cost model, under its own assumptions if none are given."""
+        options = plan.assumed if options is None else options
         used = used_bytes(plan.bands, plan.profile, plan.cluster)
         lookups = served_lookups(plan.bands, plan.profile, plan.cluster, plan.order)
         cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, options)
@@ -62,6 +64,7 @@ class Load:
             cost.memory.total,
             lookups,
             cost.time.slowest_memory_s,
+            cost.time.slowest_work_s,
             cost.time.links_s,
             step_parts(cost),
             replayed,
@@ -70,7 +73,7 @@ class Load:
     @property
     def step_s(self) -> float:
         """Expected seconds of a step."""
-        return self.memory_s + self.links_s
+        return self.memory_s + self.work_s + self.links_s
 
     @property
     def judged_s(self) -> float:
@@ -225,7 +228,7 @@ def compare(
     data: StrPath | Iterable[Any] | None = None,
     *,
     baselines: Iterable[str] = (),
-    options: CostOptions = DEFAULTS,
+    options: CostOptions | None = None,
     **replaying: Any,
 ) -> Comparison:
     """Compare plans made for the same tables and the same cluster.
@@ -253,6 +256,7 @@ def compare(
             made[name] = plan_baseline(method, made[first_name])
         except InfeasibleError as error:
             left_out[name] = str(error)
+    options = first.assumed if options is None else options
     loads = tuple(_load(name, plan, data, options, replaying) for name, plan in made.items())
     return Comparison(loads, left_out, notes)
 

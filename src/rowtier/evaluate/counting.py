@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from rowtier.cost.links import Flow
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
-from rowtier.cost.time import exchange_rounds, step_time, sync_rounds
+from rowtier.cost.time import Phases, step_time
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.evaluate.batches import Bags, Piece, Window, bags_of
 from rowtier.evaluate.figures import StepFacts
@@ -40,12 +40,14 @@ class Amounts:
     read: Floats
     written: Floats
     flows: Floats  # ids, forward, sync, sync_ids × sent, received × holders × levels
+    work_s: Floats  # of every holder, but for what a step, its rounds, tables and bands take
 
     @classmethod
     def none(cls, tree: Tree) -> Amounts:
         """Nothing yet."""
         served, read, written = np.zeros((3, tree.holders, len(tree.columns)))
-        return cls(served, read, written, np.zeros((4, 2, tree.holders, tree.levels)))
+        flows = np.zeros((4, 2, tree.holders, tree.levels))
+        return cls(served, read, written, flows, np.zeros(tree.holders))
 
     def add(self, other: Amounts) -> None:
         """Add what another part of the step came to."""
@@ -106,6 +108,12 @@ class Counter:
         self._relayed = np.arange(self.tree.levels) < relayed
         self._bag = 1
         self._seen = np.zeros(seen_slots(self.tree), dtype=np.int64)
+
+    @property
+    def _fixed_s(self) -> float:
+        """Work that tables and bands take, whatever they are asked for."""
+        work, bands = self.plan.cluster.work, list(self.plan.bands.values())
+        return work.table_s * len(bands) + work.band_s * sum(map(len, bands))
 
     @property
     def step_samples(self) -> int:
@@ -173,7 +181,8 @@ class Counter:
         shape = (len(homes.layers), homes.classes, self.tree.devices, self.tree.levels + 2)
         counts, amounts = np.zeros(shape, dtype=np.int64), Amounts.none(self.tree)
         distinct = np.zeros_like(step.distinct)
-        sums = np.zeros((len(homes.views), *amounts.flows.shape[1:]), dtype=np.int64)
+        tree = self.tree
+        sums = np.zeros((len(homes.views), 2, tree.holders, tree.levels + 1), dtype=np.int64)
         for start, stop, first in self._turns(piece, len(features)):
             for bags in features:
                 cut = (*bags.cut(start, stop), first, stop - start, self.batch_size)
@@ -199,11 +208,13 @@ class Counter:
         homes = self.homes[index]
         for layer, found in zip(homes.layers, counts, strict=True):
             add_counted(
-                self.shape, found[: len(layer.facts)], layer.facts, self.options.training,
-                amounts.served, amounts.read, amounts.written, amounts.flows,
+                self.shape, found[: len(layer.facts)], layer.facts, layer.work,
+                self.options.training, amounts.served, amounts.read, amounts.written,
+                amounts.flows, amounts.work_s,
             )  # fmt: skip
         for view, found in zip(homes.views, sums, strict=True):
-            amounts.flows[FORWARD] += view.sum_bytes * found
+            amounts.flows[FORWARD] += view.sum_bytes * found[:, :, :-1]
+            amounts.work_s += view.sum_s * _sums_handled(found)
         step.distinct += distinct
         step.amounts.add(amounts)
         lookups = int(distinct.sum())
@@ -231,7 +242,9 @@ class Counter:
         amounts = Amounts.none(self.tree)
         if self.options.training:
             for layer in homes.layers:
-                add_dense(self.shape, layer.rows, layer.facts, amounts.flows)
+                add_dense(
+                    self.shape, layer.rows, layer.facts, layer.work, amounts.flows, amounts.work_s
+                )
         return amounts
 
     def _finish(self, step: OpenStep) -> StepFacts:
@@ -244,14 +257,15 @@ class Counter:
         self.lookups += int(step.distinct.sum())
         ids, forward, sync, sync_ids = (Flow(*found) for found in amounts.flows)
         backward = forward.back * float(self.options.training)
-        rounds = exchange_rounds(
-            ids.busy, forward.busy, self._relayed, step.extra, self.options.training
-        )
         time = step_time(
             tree,
             amounts.read + amounts.written,
-            ([ids, forward, backward], rounds),
-            ([sync + sync_ids], sync_rounds(sync.busy)),
+            amounts.work_s + self._fixed_s,
+            [ids, forward, backward],
+            sync + sync_ids,
+            Phases(
+                ids.busy, forward.busy, self._relayed, step.extra, sync.busy, self.options.training
+            ),
             self.options,
         )
         return StepFacts(
@@ -273,6 +287,11 @@ class Counter:
             time=time,
             tables=step.tables,
         )
+
+
+def _sums_handled(found: Ints) -> Ints:
+    """Per holder the sums that it packs or unpacks; those for itself are both."""
+    return np.asarray(found[:, :, :-1].sum(axis=(0, 2)) + 2 * found[0, :, -1])
 
 
 def _padded(homes: Homes) -> Ints:

@@ -25,7 +25,7 @@ from rowtier.errors import UserError
 from rowtier.evaluate.phrases import more_ms
 from rowtier.evaluate.words import home
 from rowtier.plan.plan import GIGA, Plan
-from rowtier.plan.solve.menu import homes_of, sums_seconds
+from rowtier.plan.solve.menu import homes_of, sums_seconds, sums_work_seconds
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import TableStats
 from rowtier.units import show_count
@@ -299,7 +299,7 @@ def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: Part, basis: Flo
     table, seconds = stats.table, np.zeros(2)
     for band in run:
         terms = row_terms(band, table, basis, plan.cluster)
-        seconds += terms.step_s(DEFAULTS.overlap)
+        seconds += terms.step_s()
         if band.exchange == "sums":
             share = band.width(table.embedding_dim) / table.embedding_dim
             heat = basis[LOOKUPS] / max(plan.profile.lookups_per_step(stats), 1e-300)
@@ -316,7 +316,8 @@ def _sums_slope(plan: Plan, stats: TableStats, band: Band, part: Part) -> float:
     if not mass:
         return 0.0
     masses = np.array([mass * (1 - _STEP), mass]) / owners
-    less, all_of_it = sums_seconds(stats, plan.profile, plan.cluster, DEFAULTS, masses)
+    facts = (stats, plan.profile, plan.cluster, DEFAULTS, masses)
+    less, all_of_it = sums_seconds(*facts) + sums_work_seconds(*facts)
     return float(owners * (all_of_it - less) / (mass * _STEP))
 
 

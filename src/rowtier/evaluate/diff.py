@@ -11,7 +11,7 @@ import numpy as np
 from rowtier.cluster import Cluster
 from rowtier.cost.links import Flow
 from rowtier.cost.memory import used_bytes
-from rowtier.cost.time import busiest_link_bytes, latency_s, link_time_s, memory_time_s
+from rowtier.cost.time import busiest_link_bytes, link_time_s, memory_time_s
 from rowtier.cost.tree import tree_of
 from rowtier.errors import MismatchError
 from rowtier.evaluate.figures import frame_of
@@ -229,8 +229,9 @@ def _levels(moved: Moved) -> Iterator[LevelDiff]:
     if not tree.levels:
         return
     flow = Flow(*(np.asarray(a, dtype=np.float64) for a in (moved.link_sent, moved.link_received)))
-    seconds: Floats = link_time_s(tree, [flow], 1.0).max(axis=0)
-    seconds = seconds + latency_s(tree, (flow.total > 0).astype(np.int64))
+    seconds: Floats = link_time_s(tree, [flow], "exchange").max(axis=0)
+    latencies = [level.latency_s for level in tree.cluster.levels]
+    seconds = seconds + np.array(latencies) * (flow.total > 0)
     for index, level in enumerate(tree.cluster.levels):
         yield LevelDiff(
             level.name,

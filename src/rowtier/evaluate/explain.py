@@ -166,7 +166,7 @@ def explain(
     With a table: why it is cut where it is. With `what_if` changes such as
     "tiers.hbm.capacity=40GiB": what planning anew for such a machine gives, with `options`.
     """
-    cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+    cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, plan.assumed)
     story = None if table is None else tell_table(plan, table)
     return Explanation(plan, cost, story, _changed(plan, what_if, options))
 

@@ -65,14 +65,16 @@ class StepFacts:
         ways = [way for flow in links for way in (flow.sent, flow.received)]
         by_holder = np.stack([self.served, self.read, self.written], axis=1)
         parts = [
-            [time.step_s, time.slowest_memory_s, time.links_s],
+            [time.step_s, time.slowest_memory_s, time.slowest_work_s, time.links_s],
             [self.home_samples, self.served.sum(axis=1).max()],
             self.distinct,
             np.concatenate([links_s, totals], axis=1),
             by_holder.sum(axis=0).T,
             np.concatenate(self.touched),
             by_holder,
-            np.concatenate([time.memory_s[:, None], time.exchange_s, time.sync_s], axis=1),
+            np.concatenate(
+                [time.memory_s[:, None], time.work_s[:, None], time.exchange_s, time.sync_s], axis=1
+            ),
             np.stack(ways, axis=1),
             self.tables,
         ]
@@ -91,7 +93,7 @@ def _labels(profile: Profile, cluster: Cluster, options: CostOptions) -> Iterato
     most = {flow: max(sizes[flow] for sizes in events.values()) for flow in FLOWS}
     tiers, levels = cluster.tier_names, [level.name for level in cluster.levels]
     holders = [cluster.holder_name(holder) for holder in range(cluster.num_holders)]
-    for name in ("step", "memory", "links"):
+    for name in ("step", "memory", "work", "links"):
         yield Label("step", "", name, "", "s")
     yield Label("step", "", "samples at home", "", "samples")
     yield Label("step", "", "busiest holder", "", "lookups")
@@ -111,6 +113,7 @@ def _labels(profile: Profile, cluster: Cluster, options: CostOptions) -> Iterato
         yield from _memory("holder", holder, tiers, most["forward"])
     for holder in holders:
         yield Label("holder", holder, "memory", "", "s")
+        yield Label("holder", holder, "work", "", "s")
         for name in ("exchange", "keeping equal"):
             for level in levels:
                 yield Label("holder", holder, name, level, "s")

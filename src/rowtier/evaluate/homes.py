@@ -25,6 +25,7 @@ from rowtier.profile.order import NarrowInts, rows_by_rank
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 State = NDArray[np.int32]
 
 SEEN = np.int32(2**30)  # added to the class of rows that the profile saw
@@ -50,6 +51,15 @@ FACTS = (
     "fetch_bytes",  # that bringing it to the first tier moves, if nothing is updated
 )
 
+# Seconds of work that a class's rows take, one column of `Layer.work` each.
+WORK = (
+    "lookup",  # of a reader, for each lookup
+    "ask",  # of a reader, for each row that it asks for
+    "serve",  # of the holder, for each row that it is asked for
+    "update",
+    "copy",  # for each row that is passed on, or exchanged by copies: to pack or to unpack it
+)
+
 
 @dataclass(frozen=True, eq=False)
 class Deal:
@@ -66,6 +76,7 @@ class Layer:
     """Bands that share no row, and what the classes of their rows know."""
 
     facts: Ints  # classes × FACTS
+    work: Floats  # classes × WORK
     rows: Ints  # how many each class has
     bands: tuple[Band, ...]
     first_class: tuple[int, ...]  # of each band, and where the last one ends
@@ -77,6 +88,7 @@ class SumsView:
 
     staged: bool
     sum_bytes: int
+    sum_s: float  # work of packing a sum and its gradient, or of unpacking them
     inside: NDArray[np.bool_]  # layers × classes
 
 
@@ -107,13 +119,13 @@ def homes_of(
         column = state[:, 1 + index]
         layers.append(_layer(table, stack, by_rank, column, tree, options))
         column[touched] += SEEN * (column[touched] >= 0)
-    return Homes(table, tuple(layers), tuple(_views(table, layers, tree)), state)
+    return Homes(table, tuple(layers), tuple(_views(table, layers, tree, options)), state)
 
 
 def _layer(
     table: Table, bands: list[Band], by_rank: Ints, column: State, tree: Tree, options: CostOptions
 ) -> Layer:
-    facts, counts, firsts = [], [], [0]
+    facts, work, counts, firsts = [], [], [], [0]
     for band in bands:
         way = Way.of(band, tree)
         positions = tree.positions(band, way.level)
@@ -123,9 +135,16 @@ def _layer(
         deal = _dealt(band, rows, len(positions), gateways, turns)
         column[rows] = firsts[-1] + deal.found
         facts.append(_facts(table, band, way, positions, deal, tree, options))
+        work.append(np.tile(_work(table, band, way, tree, options), (len(deal.member), 1)))
         counts.append(np.bincount(deal.found, minlength=len(deal.member)))
         firsts.append(firsts[-1] + len(deal.member))
-    return Layer(np.concatenate(facts), np.concatenate(counts), tuple(bands), tuple(firsts))
+    return Layer(
+        np.concatenate(facts),
+        np.concatenate(work),
+        np.concatenate(counts),
+        tuple(bands),
+        tuple(firsts),
+    )
 
 
 def _dealt(band: Band, rows: Ints, members: int, gateways: int, turns: int) -> Deal:
@@ -186,7 +205,22 @@ def _facts(
     return facts
 
 
-def _views(table: Table, layers: list[Layer], tree: Tree) -> list[SumsView]:
+def _work(table: Table, band: Band, way: Way, tree: Tree, options: CostOptions) -> Floats:
+    """Seconds of each of `WORK`, as `cost/amounts.py` counts them."""
+    work, passes = tree.cluster.work, 2 if options.training else 1
+    sizes, rows = RowSizes.of(table, band, options), way.exchange == "rows"
+    copy_s = work.copy_s(sizes.weight_bytes)
+    found = {
+        "lookup": work.lookup_s + rows * passes * sizes.weight_bytes * work.byte_s,
+        "ask": rows * passes * work.row_s,
+        "serve": passes * copy_s,
+        "update": work.update_s(sizes.optimizer) * options.training,
+        "copy": copy_s,
+    }
+    return np.array([found[name] for name in WORK], dtype=np.float64)
+
+
+def _views(table: Table, layers: list[Layer], tree: Tree, options: CostOptions) -> list[SumsView]:
     """Which classes send partial sums together, for every run of columns that they share."""
     pooled = [
         (band, layer, slice(*edges))
@@ -203,5 +237,7 @@ def _views(table: Table, layers: list[Layer], tree: Tree) -> list[SumsView]:
                 low, high = spans[id(band)]
                 inside[layer, classes] |= band.staged == staged and low <= first and last <= high
             if inside.any():
-                views.append(SumsView(staged, (last - first) * table.item_bytes, inside))
+                sum_bytes = (last - first) * table.item_bytes
+                sum_s = (2 if options.training else 1) * tree.cluster.work.copy_s(sum_bytes)
+                views.append(SumsView(staged, sum_bytes, sum_s, inside))
     return views

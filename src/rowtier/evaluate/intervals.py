@@ -131,7 +131,8 @@ def _waiting(labels: tuple[Label, ...], spread: Floats) -> Floats:
     any_one = math.sqrt(2 * math.log(2 * max(1, len(holders))))
     late = {name: any_one * value for name, value in worst.items()}
     links = sum(v for (name, _), v in late.items() if name in ("exchange", "keeping equal"))
-    late |= {("links", ""): links, ("step", ""): links + late.get(("memory", ""), 0.0)}
+    busy = late.get(("memory", ""), 0.0) + late.get(("work", ""), 0.0)
+    late |= {("links", ""): links, ("step", ""): links + busy}
     lookups = sum(v for (name, _), v in late.items() if name == "lookups")
     found = np.zeros(len(labels))
     for index, label in enumerate(labels):
@@ -152,7 +153,7 @@ def _turns(prediction: Prediction) -> Floats:
         return np.zeros(len(prediction.labels))
     rows, ids = (Flow(uneven, uneven) for uneven in _uneven_bytes(plan, options, tree))
     none = np.zeros((tree.holders, tree.levels))
-    sync_s = link_time_s(tree, [rows + ids], options.sync_efficiency)
+    sync_s = link_time_s(tree, [rows + ids], "sync")
     idle = np.zeros((tree.holders, len(tree.columns)))
     facts = StepFacts(
         served=idle,
@@ -161,7 +162,7 @@ def _turns(prediction: Prediction) -> Floats:
         flows={name: Flow(none, none) for name in FLOWS} | {"sync": rows, "sync_ids": ids},
         touched=tuple(np.zeros(tree.devices // size) for size in tree.sizes),
         home_samples=0.0,
-        time=StepTime(idle[:, 0], none, sync_s, none[0], none[0], options.overlap),
+        time=StepTime(idle[:, 0], idle[:, 0], none, sync_s, none[0], none[0]),
         tables=np.zeros_like(prediction.facts.tables),
     )
     # All copies together send as much whoever adds up.

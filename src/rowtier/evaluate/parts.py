@@ -3,6 +3,7 @@
 fast memory   what the first tiers take, if all holders had the same to do
 slow memory   the same for all other tiers
 imbalance     how much longer the slowest holder takes than the mean
+work          what ranks do besides moving bytes
 LEVEL links   ids, rows or partial sums and gradients, on the busiest link of a level
 LEVEL sync    gradients of copies, as far as nothing else runs beside it
 waiting       latencies
@@ -33,8 +34,9 @@ _MOST = 3
 def step_parts(cost: StepCost) -> dict[str, float]:
     """The parts of a predicted step."""
     time, levels = cost.time, [level.name for level in cost.cluster.levels]
-    kept = 1 - time.overlap
+    kept = time.sync_kept
     parts = _memory_parts(cost.cluster, tier_seconds(cost), time.slowest_memory_s)
+    parts["work"] = time.slowest_work_s
     for name, seconds in zip(levels, time.exchange_s.max(axis=0), strict=True):
         parts[f"{name} links"] = float(seconds)
     for name, seconds in zip(levels, time.sync_s.max(axis=0), strict=True):
@@ -57,7 +59,8 @@ def replayed_parts(found: Replay) -> dict[str, float]:
     parts = _memory_parts(cluster, seconds_by_tier(cluster, moved), means["", "memory", ""])
     for level in cluster.levels:
         parts[f"{level.name} links"] = means.get((level.name, "exchange", ""), 0.0)
-    kept = 1 - found.prediction.options.overlap
+    parts["work"] = means["", "work", ""]
+    kept = found.prediction.cost.time.sync_kept
     for level in cluster.levels:
         parts[f"{level.name} sync"] = kept * means.get((level.name, "keeping equal", ""), 0.0)
     return parts

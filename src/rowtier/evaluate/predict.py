@@ -12,7 +12,7 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cost.lookups import served_by_band
-from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.touch import Bags, table_basis, touched
 from rowtier.cost.tree import tree_of
@@ -55,8 +55,9 @@ class Prediction:
         time, cluster = self.cost.time, self.plan.cluster
         slowest = cluster.holder_name(int(time.memory_s.argmax()))
         parts = {f"the memory of {slowest}": time.slowest_memory_s}
+        parts[f"the work of {cluster.holder_name(time.slowest)}"] = time.slowest_work_s
         for index, level in enumerate(cluster.levels):
-            kept = (1 - time.overlap) * time.sync_level_s[index]
+            kept = time.sync_kept * time.sync_level_s[index]
             parts[f"the {level.name} links"] = float(time.exchange_level_s[index] + kept)
         most = max(parts, key=lambda name: parts[name])
         share = f", {parts[most] / self.step_s:.0%} of it in {most}" if self.step_s else ""
@@ -108,21 +109,25 @@ class Prediction:
         return frame_of(label_columns(self.labels) | {"predicted": values.tolist()})
 
     def __repr__(self) -> str:
-        memory_s, links_s = self.cost.time.slowest_memory_s, self.cost.time.links_s
+        time = self.cost.time
         return (
-            f"<Prediction: {self.verdict}; memory {1e3 * memory_s:.4g} ms, "
-            f"links {1e3 * links_s:.4g} ms>"
+            f"<Prediction: {self.verdict}; memory {1e3 * time.slowest_memory_s:.4g} ms, "
+            f"work {1e3 * time.slowest_work_s:.4g} ms, links {1e3 * time.links_s:.4g} ms>"
         )
 
 
 def predict(
     plan: Plan,
-    options: CostOptions = DEFAULTS,
+    options: CostOptions | None = None,
     *,
     batch_size: int | None = None,
     batches: Batches | None = None,
 ) -> Prediction:
-    """Say what a step of a plan costs, with other batches than the plan's if given."""
+    """Say what a step of a plan costs, with other batches than the plan's if given.
+
+    Without `options` the plan's own assumptions hold.
+    """
+    options = plan.assumed if options is None else options
     if batch_size is not None:
         plan = replace(plan, profile=replace(plan.profile, batch_size=batch_size))
     if batches is not None:

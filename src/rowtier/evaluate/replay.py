@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.cost.options import CostOptions
 from rowtier.errors import UserError
 from rowtier.evaluate.batches import Wanted, windows
 from rowtier.evaluate.counting import Counter
@@ -127,7 +127,7 @@ def replay(
     before: Edge | None = None,
     time: str | None = None,
     batches: Batches | None = None,
-    options: CostOptions = DEFAULTS,
+    options: CostOptions | None = None,
     on_out_of_range: OutOfRange | None = None,
 ) -> Replay:
     """Count what a plan's placement does on real batches, step by step.
@@ -144,6 +144,7 @@ def replay(
     batches = _order(plan, batches)
     known = batches == "shuffled" or all(knows_neighbours(stats) for stats in plan.profile.stats)
     expected: Batches = batches if known else "shuffled"
+    options = plan.assumed if options is None else options
     prediction = predict(plan, options, batch_size=batch_size, batches=expected)
     profile = prediction.plan.profile
     counter = Counter(plan, profile.batch_size, options, on_out_of_range)

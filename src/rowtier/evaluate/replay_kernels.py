@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.cost.tree import Tree
-from rowtier.evaluate.homes import FACTS, SEEN
+from rowtier.evaluate.homes import FACTS, SEEN, WORK
 from rowtier.jit import compiled
 
 Ints = NDArray[np.int64]
@@ -24,6 +24,7 @@ Floats = NDArray[np.float64]
     LEVEL, POSITION, GATEWAY, TURN, ONCE, STAGED, ROWS, DENSE, COPIES, WEIGHT, ASKED, ID,
     FIRST_TIER, FIRST, TIER, UPDATE, FETCH,
 ) = range(len(FACTS))  # fmt: skip
+LOOK, ASK, SERVE, RENEW, COPY = range(len(WORK))
 IDS, FORWARD, SYNC, SYNC_IDS = range(4)  # the flows that are counted
 SENT, RECEIVED = range(2)
 _MASK = SEEN - 1
@@ -166,6 +167,8 @@ def count_sums(
 ) -> None:
     """Count the partial sums that consecutive samples need, per holder and level.
 
+    The last level is home: sums that a device has for itself.
+
     A holder, or with `staged` a group, sends one per bag that looks anything up there.
     `seen` remembers for every level's groups, then the holders, the last bag; bags are
     numbered from `bag`. `extra` marks levels that add up sums for readers beyond.
@@ -190,7 +193,9 @@ def count_sums(
                 if holder < 0 or seen[own + holder] == bag + index:
                     continue
                 seen[own + holder] = bag + index
-                if staged:
+                if holder == device:
+                    sums[SENT, device, -1] += 1
+                elif staged:
                     _send_up(shape, device, holder, bag + index, seen, sums, extra)
                 else:
                     link = links[layer, code & _MASK]
@@ -202,14 +207,14 @@ def count_sums(
 def _find_holders(
     shape: Any, device: int, facts: Ints, inside: NDArray[np.bool_], holders: Ints, links: Ints
 ) -> None:
-    """Who else sends a device the sums of each class, by which links; −1 where nobody does."""
+    """Who sends a device the sums of each class, by which links; −1 where nobody does."""
     for layer in range(inside.shape[0]):
         for kind in range(inside.shape[1]):
             holders[layer, kind] = -1
             if inside[layer, kind]:
                 fact = facts[layer, kind]
                 holder = _owner(shape, fact[LEVEL], device, fact[POSITION])
-                holders[layer, kind] = -1 if holder == device else holder
+                holders[layer, kind] = holder
                 links[layer, kind] = _distance(shape, device, holder) - 1
 
 
@@ -264,18 +269,20 @@ def add_counted(
     shape: Any,
     counts: Ints,
     facts: Ints,
+    costs: Floats,
     training: bool,
     served: Floats,
     read: Floats,
     written: Floats,
     flows: Floats,
+    work: Floats,
 ) -> None:
     """Add what the counts of one layer mean in lookups and bytes, per holder."""
     sizes = shape.sizes
     levels, devices = len(sizes) - 1, counts.shape[1]
     up = np.zeros((levels + 1, devices))
     for kind in range(len(facts)):
-        fact = facts[kind]
+        fact, cost = facts[kind], costs[kind]
         if not counts[kind].any():
             continue
         up[:] = 0
@@ -287,10 +294,12 @@ def add_counted(
                 continue
             holder = _owner(shape, fact[LEVEL], device, fact[POSITION])
             served[holder, fact[TIER]] += lookups
+            asks = lookups - fresh[0] * fact[ONCE]
+            work[device] += lookups * cost[LOOK] + asks * cost[ASK]
             if fact[STAGED]:
-                _pass_on(shape, fact, device, holder, fresh, read, flows)
+                _pass_on(shape, fact, cost, training, device, holder, fresh, read, flows, work)
             else:
-                asks = lookups - fresh[0] * fact[ONCE]
+                work[holder] += asks * cost[SERVE]
                 read[holder, fact[FIRST_TIER]] += asks * fact[FIRST]
                 _ask(shape, fact, device, holder, asks, flows)
             read[holder, fact[TIER]] += fresh[fact[LEVEL] + 1 :].sum() * fact[FETCH]
@@ -298,9 +307,9 @@ def add_counted(
                 up[level, device // sizes[level - 1]] += fresh[level:].sum()
             touched += fresh[levels + 1]
         if training:
-            _update(shape, fact, touched, read, written)
+            _update(shape, fact, cost, touched, read, written, work)
             if not fact[DENSE]:
-                _sync(shape, fact, up, touched, flows)
+                _sync(shape, fact, cost, up, touched, flows, work)
 
 
 @compiled
@@ -317,12 +326,22 @@ def _ask(shape: Any, fact: Ints, device: int, holder: int, asks: int, flows: Flo
 
 @compiled
 def _pass_on(
-    shape: Any, fact: Ints, device: int, holder: int, fresh: Ints, read: Floats, flows: Floats
+    shape: Any,
+    fact: Ints,
+    cost: Floats,
+    training: bool,
+    device: int,
+    holder: int,
+    fresh: Ints,
+    read: Floats,
+    flows: Floats,
+    work: Floats,
 ) -> None:
     """Rows go to each group that needs them first: from the holder, or a group's gateway."""
     sizes = shape.sizes
     if holder == device:
         read[holder, fact[FIRST_TIER]] += fresh[1:].sum() * fact[FIRST]
+        work[holder] += fresh[1:].sum() * cost[SERVE]
     for level in range(1, fact[LEVEL] + 1):
         needed = fresh[level:].sum()
         child, group = device // sizes[level - 1], device // sizes[level]
@@ -336,21 +355,34 @@ def _pass_on(
         flows[IDS, RECEIVED, source, level - 1] += needed * fact[ASKED]
         flows[FORWARD, SENT, source, level - 1] += needed * fact[WEIGHT]
         flows[FORWARD, RECEIVED, target, level - 1] += needed * fact[WEIGHT]
+        work[target] += needed * cost[COPY] * (2 if training else 1)
         if source == holder:
             read[holder, fact[FIRST_TIER]] += needed * fact[FIRST]
+            work[holder] += needed * cost[SERVE]
 
 
 @compiled
-def _update(shape: Any, fact: Ints, rows: float, read: Floats, written: Floats) -> None:
+def _update(
+    shape: Any,
+    fact: Ints,
+    cost: Floats,
+    rows: float,
+    read: Floats,
+    written: Floats,
+    work: Floats,
+) -> None:
     size = shape.sizes[fact[LEVEL]]
     for first in range(0, shape.sizes[-1], size):
         holder = _owner(shape, fact[LEVEL], first, fact[POSITION])
         read[holder, fact[TIER]] += rows * fact[UPDATE]
         written[holder, fact[TIER]] += rows * fact[UPDATE]
+        work[holder] += rows * cost[RENEW]
 
 
 @compiled
-def _sync(shape: Any, fact: Ints, up: Floats, down: float, flows: Floats) -> None:
+def _sync(
+    shape: Any, fact: Ints, cost: Floats, up: Floats, down: float, flows: Floats, work: Floats
+) -> None:
     """Copies meet level by level: gradients go to one that adds them up, and the total back.
 
     `up[j]` are rows that each level-(j−1) group has gradients for, `down` those of any. Inside
@@ -370,9 +402,11 @@ def _sync(shape: Any, fact: Ints, up: Floats, down: float, flows: Floats) -> Non
                 if child != chosen:
                     other = _owner(shape, scope, child * below + speaker, fact[POSITION])
                     _add_gradients(fact, other, level - 1, up[level, child], down, flows)
+                    work[other] += (up[level, child] + down) * cost[COPY]
                     added += up[level, child]
             adder = _owner(shape, scope, chosen * below + speaker, fact[POSITION])
             _add_gradients(fact, adder, level - 1, (fan - 1) * down, added, flows)
+            work[adder] += ((fan - 1) * down + added) * cost[COPY]
         speaker += digit * below
 
 
@@ -388,10 +422,12 @@ def _add_gradients(
 
 
 @compiled
-def add_dense(shape: Any, rows: Ints, facts: Ints, flows: Floats) -> None:
+def add_dense(
+    shape: Any, rows: Ints, facts: Ints, costs: Floats, flows: Floats, work: Floats
+) -> None:
     """Add what every step pays for copies that are kept equal without asking."""
     up = np.empty((len(shape.sizes), shape.sizes[-1]))
     for kind in range(len(facts)):
         if facts[kind, DENSE]:
             up[:] = rows[kind]
-            _sync(shape, facts[kind], up, rows[kind], flows)
+            _sync(shape, facts[kind], costs[kind], up, rows[kind], flows, work)

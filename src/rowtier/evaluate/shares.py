@@ -1,7 +1,7 @@
 """How much of a step is whose: the step time, dealt to the tables by the bytes they move.
 
-The time of every memory tier and of every link level is dealt in proportion to bytes, so
-the shares of all tables add up to one.
+The time of every memory tier and of every link level is dealt in proportion to bytes, that of
+work in proportion to the work of each table, so the shares of all tables add up to one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.cost.step import StepCost, TableCost
-from rowtier.cost.time import memory_time_s
+from rowtier.cost.time import tier_time_s
 from rowtier.cost.tree import tree_of
 from rowtier.profile.curve import Floats
 
@@ -22,8 +22,7 @@ def tier_seconds(cost: StepCost) -> Floats:
 
 def seconds_by_tier(cluster: Cluster, moved_bytes: Floats) -> Floats:
     """Memory time of every holder (row), by tier (column), for bytes of the same shape."""
-    tree, columns = tree_of(cluster), np.eye(moved_bytes.shape[1])
-    return np.stack([memory_time_s(tree, moved_bytes * only) for only in columns], axis=1)
+    return tier_time_s(tree_of(cluster), moved_bytes)
 
 
 def step_shares(cost: StepCost) -> list[float]:
@@ -35,7 +34,9 @@ def step_shares(cost: StepCost) -> list[float]:
     seconds = _dealt(np.array([t.read_bytes + t.written_bytes for t in cost.tables]), tiers)
     seconds += _dealt(np.array([_exchanged(t) for t in cost.tables]), time.exchange_level_s)
     synced = np.array([t.sync_bytes + t.sync_id_bytes for t in cost.tables])
-    seconds += _dealt(synced, (1 - time.overlap) * time.sync_level_s)
+    seconds += _dealt(synced, time.sync_kept * time.sync_level_s)
+    worked = np.array([[table.work_s] for table in cost.tables])
+    seconds += _dealt(worked, np.array([time.slowest_work_s]))
     return [float(share) for share in seconds / max(seconds.sum(), 1e-300)]
 
 

@@ -261,7 +261,7 @@ def _accepted(cluster: Cluster) -> dict[str, Any]:
 
 
 def _cost(plan: Plan) -> StepCost:
-    return step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+    return step_cost(plan.bands, plan.profile, plan.cluster, plan.order, plan.assumed)
 
 
 def _words(plan: Plan, table: str) -> str:

@@ -36,7 +36,7 @@ from rowtier.plan.solve.prices import (
     Priced,
     at_prices,
     best_prices,
-    least_latency_s,
+    least_fixed_s,
     scarcity_prices,
 )
 from rowtier.plan.solve.realise import Maker
@@ -61,19 +61,18 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     mistakes = list(options.constraints.mistakes(profile, cluster))
     if mistakes:
         raise InvalidError("constraints", mistakes)
-    problem = Problem(profile, cluster, options)
-    solved, found = problem.solve()
+    problem = Problem(profile, cluster, options, options.cost)
+    solved, found = problem.solve_for_each_weight()
     found += problem.priced_candidates(_other_methods(profile, cluster, options, solved, found))
     if not found:
         anywhere = [packed(profile, cluster, options, sync) for sync in ("dense", "sparse")]
         found = problem.priced_candidates(problem.refilled(b) for b in anywhere if b is not None)
     found += problem.searched(found)
     best = min(found, key=lambda one: one.cost.step_s, default=None)
-    bound = solved.bound.seconds
+    bound = solved.least_s(problem)
     if best is None or problem.violations(best):
         best, bound = problem.within_limits(found, bound)
     step_s = best.cost.step_s
-    bound += least_latency_s(profile, cluster, problem.cost)
     certificate = Certificate(
         view="step",
         objective=step_s,
@@ -106,6 +105,17 @@ class Solved:
     bound: Bound
     even_s: float  # that no plan beats in which no row has an owner
     capacity: Floats
+    sync_weight: float = 1.0
+
+    def least_s(self, problem: Problem) -> float:
+        """Seconds that no plan beats.
+
+        A step waits for sync as far as it is not hidden: so for any share of it at least, less the
+        same share of what can be hidden.
+        """
+        hidden_s = problem.cost.dense_s * problem.cluster.work.hidden
+        fixed_s = least_fixed_s(problem.profile, problem.cluster, problem.cost, self.sync_weight)
+        return self.bound.seconds + fixed_s - self.sync_weight * hidden_s
 
     @property
     def worth(self) -> Floats:
@@ -117,7 +127,12 @@ class Solved:
     def proof(self) -> Proof:
         """What it takes to recompute the bound."""
         prices: list[float] = self.bound.prices.tolist()
-        return Proof(prices=tuple(prices), capacity_bytes=tuple(self.capacity.tolist()))
+        capacity_bytes: list[float] = self.capacity.tolist()
+        return Proof(
+            prices=tuple(prices),
+            capacity_bytes=tuple(capacity_bytes),
+            sync_weight=self.sync_weight,
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,10 +144,19 @@ class Problem:
     options: PlanOptions
     cost: CostOptions = DEFAULTS
 
-    def solve(self, slower: dict[str, float] | None = None) -> tuple[Solved, list[Candidate]]:
+    def solve_for_each_weight(self) -> tuple[Solved, list[Candidate]]:
+        """What sync taken in full leads to, and if some can be hidden, taken for free as well."""
+        hidden = self.cost.dense_s * self.cluster.work.hidden > 0
+        tried = [self.solve(sync_weight=weight) for weight in ((1.0, 0.0) if hidden else (1.0,))]
+        solved = max((one for one, _ in tried), key=lambda one: one.least_s(self))
+        return solved, [candidate for _, found in tried for candidate in found]
+
+    def solve(
+        self, slower: dict[str, float] | None = None, sync_weight: float = 1.0
+    ) -> tuple[Solved, list[Candidate]]:
         """Prices and the placements they lead to, if some levels' links were slower."""
         cluster = _slowed(self.cluster, slower or {})
-        menus = [self._menu(stats, cluster) for stats in self.profile.stats]
+        menus = [self._menu(stats, cluster, sync_weight) for stats in self.profile.stats]
         capacity = np.array([size for _, size in memories(cluster, self.options.reserved)])
         maker = Maker(self.profile, cluster, self.options, self.cost)
         priced, bound = best_prices(menus, capacity)
@@ -141,7 +165,7 @@ class Problem:
         even_s = at_prices(even, capacity, bound.prices).bound
         if slower or even_s < min((one.cost.step_s for one in found), default=np.inf):
             found += self._made(maker, even, capacity, best_prices(even, capacity)[0])
-        return Solved(priced, bound, even_s, capacity), found
+        return Solved(priced, bound, even_s, capacity, sync_weight), found
 
     def _made(
         self, maker: Maker, menus: list[Menu], capacity: Floats, priced: Priced
@@ -161,8 +185,9 @@ class Problem:
         many = len(self.profile.stats) * self.cluster.num_devices > MANY
         return PIECES[:1] if many else PIECES
 
-    def _menu(self, stats: TableStats, cluster: Cluster) -> Menu:
-        return menu_of(stats, self.profile, cluster, self.cost, self._homes(stats, cluster))
+    def _menu(self, stats: TableStats, cluster: Cluster, sync_weight: float) -> Menu:
+        homes = self._homes(stats, cluster)
+        return menu_of(stats, self.profile, cluster, self.cost, homes, sync_weight)
 
     def _homes(self, stats: TableStats, cluster: Cluster) -> list[Home]:
         """The homes that the table's pins leave."""
@@ -224,12 +249,12 @@ class Problem:
             factor *= 4
             solved, made = self.solve(dict.fromkeys(limits, factor))
             found = found + made
-            bound = max(bound, solved.bound.seconds - self._fines(factor))
+            bound = max(bound, solved.least_s(self) - self._fines(factor))
             if any(not self.violations(one) for one in found):
                 for finer in (factor / 2, factor / 1.4, factor * 1.4):
                     solved, made = self.solve(dict.fromkeys(limits, finer))
                     found += made
-                    bound = max(bound, solved.bound.seconds - self._fines(finer))
+                    bound = max(bound, solved.least_s(self) - self._fines(finer))
                 break
         kept = [one for one in found if not self.violations(one)]
         if not kept:
@@ -312,6 +337,6 @@ def _prices(solved: Solved, cost: StepCost) -> Iterator[Price]:
         bandwidth = level.bandwidth_bytes_per_s
         waits = cost.time.exchange_latency_s[index], cost.time.sync_latency_s[index]
         moving_s = cost.time.exchange_level_s[index] - waits[0]
-        moving_s += (1 - cost.time.overlap) * (cost.time.sync_level_s[index] - waits[1])
+        moving_s += cost.time.sync_kept * (cost.time.sync_level_s[index] - waits[1])
         saved_s = float(moving_s) * (1 - bandwidth / (bandwidth + GIGA))
         yield Price(resource=level.name, unit="GB/s", saves=saved_s)

@@ -82,7 +82,7 @@ def _planned(profile: Profile, cluster: Cluster, method: str, options: PlanOptio
         plan = planner(method)(statistics, cluster, options)
         if options.fit == "rows" and options.constraints == Constraints():
             return plan
-        cost = step_cost(plan.bands, statistics, cluster, plan.order)
+        cost = step_cost(plan.bands, statistics, cluster, plan.order, options.cost)
         said = next(options.constraints.violations(plan.bands, cost), None)
         if said is not None:
             raise UserError(f"{method} takes no such constraint ({said}); plan with joint")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from rowtier.cost.memory import Reserve
+from rowtier.cost.options import CostOptions
+from rowtier.fields import Seconds
 from rowtier.files import Noun
 from rowtier.plan.constraints import Constraints, ReservedBytes
 
@@ -22,6 +24,7 @@ class PlanOptions(Noun):
     constraints: Constraints = Constraints()  # pins, bytes to leave free, limits of links
     confidence: float | None = Field(default=None, gt=0.0, lt=1.0)  # plan for less heat than seen
     batches: Literal["shuffled", "in_time_order"] = "shuffled"  # what a step is made of
+    dense_s: Seconds = 0.0  # time of the rest of the model, beside which copies are kept equal
     fit: Literal["rows", "all"] = "rows"  # what must fit: rows, or buffers and remap tables too
     split: bool = Field(default=False, strict=True)  # tables may be cut over devices
     tolerance: float = Field(default=1e-3, ge=0.0)  # the gap at which a search may stop
@@ -44,6 +47,11 @@ class PlanOptions(Noun):
         """The wishes that a plan was made with."""
         said = plan.origin.get("options", {})
         return cls(**said, constraints=plan.constraints or Constraints())
+
+    @property
+    def cost(self) -> CostOptions:
+        """What the cost model is to assume."""
+        return CostOptions(dense_s=self.dense_s)
 
     @property
     def reserved(self) -> Reserve:

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
+from rowtier.cost.options import CostOptions
 from rowtier.errors import MismatchError, UserError
 from rowtier.fields import Name
 from rowtier.files import Noun, StrPath, fingerprint_of
@@ -56,6 +58,7 @@ class Proof(Noun):
 
     prices: tuple[float, ...]
     capacity_bytes: tuple[float, ...]
+    sync_weight: float = Field(default=1.0, ge=0.0, le=1.0)  # if some of it is hidden
 
 
 class Caution(Noun):
@@ -189,6 +192,11 @@ class Plan:
                 f"and this is {cluster.name!r} ({cluster.fingerprint}): plan again with this "
                 "cluster, or give the other one"
             )
+
+    @property
+    def assumed(self) -> CostOptions:
+        """What the plan was made for, beside profile and cluster."""
+        return CostOptions(dense_s=self.origin.get("options", {}).get("dense_s", 0.0))
 
     def rows_in_order(self, table: str) -> NDArray[np.int64]:
         """All row ids of a table by rank."""

@@ -17,10 +17,9 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
-from rowtier.cost.options import DEFAULTS
 from rowtier.cost.terms import row_terms, sums_bytes
 from rowtier.cost.time import link_s_per_byte
-from rowtier.cost.touch import table_basis
+from rowtier.cost.touch import Bags, table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
@@ -38,8 +37,10 @@ def proved_s(plan: Plan) -> float | None:
         return None
     prices = np.maximum(np.array(proof.prices), 0.0)
     worth = float(prices @ np.array(proof.capacity_bytes))
-    tables = (_least_s(stats, plan.profile, plan.cluster, prices) for stats in plan.profile.stats)
-    found = sum(tables) - worth + _waiting_s(plan.profile, plan.cluster)
+    weight = proof.sync_weight
+    tables = (_least_s(stats, plan, prices, weight) for stats in plan.profile.stats)
+    hidden_s = weight * plan.assumed.dense_s * plan.cluster.work.hidden
+    found = sum(tables) - worth - hidden_s + _fixed_s(plan.profile, plan.cluster, weight)
     return max(0.0, found)  # no step takes less than nothing
 
 
@@ -94,8 +95,13 @@ def _owners(cluster: Cluster) -> Iterator[tuple[int, Band]]:
         yield memory, band
 
 
-def _least_s(stats: TableStats, profile: Profile, cluster: Cluster, prices: Floats) -> float:
-    """The least that a table costs if each row pays for its time and for its memory."""
+def _least_s(stats: TableStats, plan: Plan, prices: Floats, sync_weight: float) -> float:
+    """The least that a table costs if each row pays for its time and for its memory.
+
+    Of keeping copies equal the step waits for what is not hidden, so for any share of it, less
+    the same share of what can be hidden, at least.
+    """
+    profile, cluster = plan.profile, plan.cluster
     curve, rows = stats.curve, stats.table.num_embeddings
     p = np.append(curve.probabilities, 0.0)
     widths = np.append(curve.widths, rows - curve.ranks).astype(np.float64)
@@ -104,7 +110,7 @@ def _least_s(stats: TableStats, profile: Profile, cluster: Cluster, prices: Floa
     def paid(memory: int, band: Band) -> Floats:
         terms = row_terms(band, stats.table, basis, cluster)
         kept = terms.stored_bytes / terms.group_devices
-        return np.asarray(terms.step_s(DEFAULTS.overlap) + prices[memory] * kept)
+        return np.asarray(terms.step_s(sync_weight) + prices[memory] * kept)
 
     fetched = np.min([paid(*home) for home in _homes(cluster)], axis=0)
     least = float(fetched @ widths)
@@ -120,7 +126,7 @@ def _least_s(stats: TableStats, profile: Profile, cluster: Cluster, prices: Floa
 
 
 def _sums_s(stats: TableStats, profile: Profile, cluster: Cluster) -> Floats:
-    """Link seconds of a device, on average, for sums of one owner, by the mass it serves."""
+    """Seconds of a device, on average, for sums of one owner, by the mass it serves."""
     alone = Band(
         start=0, stop=1, scope="device", tier=cluster.device.tiers[0].name, exchange="sums"
     )
@@ -128,12 +134,18 @@ def _sums_s(stats: TableStats, profile: Profile, cluster: Cluster) -> Floats:
     whole = alone.model_copy(update={"scope": cluster.top})
     # Spread over all n devices each has mass/n; one owner with all of it sends a n-th of that.
     moved = sums_bytes(whole, profile, stats, MASSES * tree.devices, cluster) / tree.devices
-    return np.asarray(2 * link_s_per_byte(tree) @ moved)
+    sums = profile.batch_size * Bags.of(stats).sums(MASSES)
+    # The owner packs a sum and the reader unpacks it, and so with gradients.
+    work_s = 4 * sums * cluster.work.copy_s(stats.table.row_bytes)
+    return np.asarray(2 * link_s_per_byte(tree) @ moved + work_s)
 
 
-def _waiting_s(profile: Profile, cluster: Cluster) -> float:
-    """Latencies that no plan avoids: four rounds through the widest level that joins groups."""
-    if cluster.servers or not any(stats.lookups for stats in profile.stats):
-        return 0.0
-    waits = [level.latency_s for level in cluster.levels if level.size > 1]
-    return 4 * waits[-1] if waits else 0.0
+def _fixed_s(profile: Profile, cluster: Cluster, sync_weight: float) -> float:
+    """Work of every step, and the rounds through the widest level that joins groups."""
+    work = cluster.work
+    fixed_s = work.step_s + work.table_s * len(profile.stats) + work.band_s
+    wide = [level for level in cluster.levels if level.size > 1]
+    if cluster.servers or not wide or not any(stats.lookups for stats in profile.stats):
+        return fixed_s
+    waits_s = wide[-1].latency_s + wide[-1].message_s * (wide[-1].size - 1)
+    return fixed_s + 4 * (work.round_s + sync_weight * waits_s)

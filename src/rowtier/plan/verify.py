@@ -68,7 +68,7 @@ def verify(plan: Plan) -> Verdict:
             plan.profile,
             plan.cluster,
             plan.order,
-            assumptions(certificate.view),
+            assumptions(certificate.view, plan.assumed),
         )
     mistakes += _claims(plan, recomputed)
     proved = None if mistakes else proved_s(plan)
@@ -76,7 +76,7 @@ def verify(plan: Plan) -> Verdict:
     if proved is not None and claimed > proved * (1 + PROOF_TOLERANCE):
         accepted = f"no more than {proved!r} is proved; plan again"
         mistakes.append(Mistake("certificate.bound", claimed, accepted))
-    cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+    cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, plan.assumed)
     if plan.constraints is not None and not mistakes:
         broken = plan.constraints.violations(plan.bands, cost)
         mistakes += [Mistake("constraints", None, text) for text in broken]

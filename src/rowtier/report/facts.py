@@ -26,7 +26,7 @@ class Facts:
     @classmethod
     def of(cls, plan: Plan, baselines: bool = True) -> Facts:
         """Ask the cost model; planning the baselines is what takes time."""
-        cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
+        cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, plan.assumed)
         others = make_baselines(plan) if baselines else ()
         return cls(plan, cost, Load.of(plan.method, plan), others)
 

@@ -1,9 +1,9 @@
 """A step as a trace that Perfetto and Chrome's tracing page open.
 
-Holders are processes; each has a track per memory tier and per link level. A process called
-"step" shows the parts that the step's time is made of, one after the other: memory, the
-exchange of every level, then what keeps copies equal (which begins earlier by the share of
-it that overlaps).
+Holders are processes; each has a track per memory tier, per link level and for its work. A
+process called "step" shows the parts that the step's time is made of, one after the other: memory,
+work, the exchange of every level, then what keeps copies equal (which begins earlier by the share
+of it that is hidden).
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.cost.links import Flow
-from rowtier.cost.options import DEFAULTS, CostOptions
-from rowtier.cost.time import link_time_s, tier_s_per_byte
+from rowtier.cost.time import Purpose, link_time_s, tier_time_s
 from rowtier.cost.tree import tree_of
 from rowtier.evaluate.figures import StepFacts
 from rowtier.files import StrPath, write_atomic
@@ -33,27 +32,24 @@ class Phase(NamedTuple):
     """A part of the step."""
 
     name: str
-    level: int | None  # of the links; None is memory
+    level: int | None  # of the links; None is memory or work
     start_s: float
     stop_s: float
 
 
-def write_trace(
-    path: StrPath, facts: StepFacts, cluster: Cluster, options: CostOptions = DEFAULTS
-) -> None:
+def write_trace(path: StrPath, facts: StepFacts, cluster: Cluster) -> None:
     """Write a predicted or replayed step as a trace file."""
-    events = list(trace_events(facts, cluster, options))
+    events = list(trace_events(facts, cluster))
     data = {"displayTimeUnit": "ms", "traceEvents": events}
     write_atomic(path, json.dumps(data, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def trace_events(
-    facts: StepFacts, cluster: Cluster, options: CostOptions = DEFAULTS
-) -> Iterator[Event]:
+def trace_events(facts: StepFacts, cluster: Cluster) -> Iterator[Event]:
     """The events of a step, in the order of holders."""
     found = phases(facts, cluster)
     step = cluster.num_holders
-    tracks = [*cluster.tier_names, *(f"{level.name} links" for level in cluster.levels)]
+    links = [f"{level.name} links" for level in cluster.levels]
+    tracks = [*cluster.tier_names, *links, "work"]
     yield from _named(step, "step", -1, ["parts"])
     for phase in found:
         yield _slice(step, 0, phase.name, phase.start_s, phase.stop_s - phase.start_s, {})
@@ -62,7 +58,7 @@ def trace_events(
         yield from _memory(facts, cluster, holder)
     for phase in found:
         if phase.level is not None:
-            yield from _links(facts, cluster, phase, options)
+            yield from _links(facts, cluster, phase)
 
 
 def phases(facts: StepFacts, cluster: Cluster) -> list[Phase]:
@@ -70,11 +66,13 @@ def phases(facts: StepFacts, cluster: Cluster) -> list[Phase]:
     time, names = facts.time, [level.name for level in cluster.levels]
     at = time.slowest_memory_s
     found = [Phase("memory", None, 0.0, at)]
+    found.append(Phase("work", None, at, at + time.slowest_work_s))
+    at += time.slowest_work_s
     for level, name in enumerate(names):
         stop = at + float(time.exchange_level_s[level])
         found.append(Phase(f"exchange, {name}", level, at, stop))
         at = stop
-    at -= time.overlap * float(time.sync_level_s.sum())
+    at -= (1 - time.sync_kept) * float(time.sync_level_s.sum())
     for level, name in enumerate(names):
         stop = at + float(time.sync_level_s[level])
         found.append(Phase(f"keeping copies equal, {name}", level, at, stop))
@@ -83,33 +81,35 @@ def phases(facts: StepFacts, cluster: Cluster) -> list[Phase]:
 
 
 def _memory(facts: StepFacts, cluster: Cluster, holder: int) -> Iterator[Event]:
-    """A holder's tiers, one after the other."""
-    tree, at = tree_of(cluster), 0.0
-    rates = tier_s_per_byte(tree, int(tree.kinds[holder]))
+    """A holder's tiers, one after the other, then its work."""
+    at = 0.0
+    time_s = tier_time_s(tree_of(cluster), facts.read + facts.written)[holder]
     for tier, name in enumerate(cluster.tier_names):
         read, written = float(facts.read[holder, tier]), float(facts.written[holder, tier])
-        seconds = (read + written) * float(rates[tier])
+        seconds = float(time_s[tier])
         if seconds:
             amounts = {"read_bytes": read, "written_bytes": written}
             amounts["lookups"] = float(facts.served[holder, tier])
             yield _slice(holder, tier, name, at, seconds, amounts)
             at += seconds
+    work_s = float(facts.time.work_s[holder])
+    if work_s:
+        track = len(cluster.tier_names) + len(cluster.levels)
+        yield _slice(holder, track, "work", at, work_s, {})
 
 
-def _links(
-    facts: StepFacts, cluster: Cluster, phase: Phase, options: CostOptions
-) -> Iterator[Event]:
+def _links(facts: StepFacts, cluster: Cluster, phase: Phase) -> Iterator[Event]:
     """What each holder's links of a level do in a phase: bytes first, then waiting."""
     assert phase.level is not None
     level, flows, waiting_s = phase.level, _flows(facts, phase), 0.0
     exchange = phase.name.startswith("exchange")
-    efficiency = options.exchange_efficiency if exchange else options.sync_efficiency
     latencies = facts.time.exchange_latency_s if exchange else facts.time.sync_latency_s
     waiting_s = float(latencies[level])
     track = len(cluster.tier_names) + level
     at = np.full(cluster.num_holders, phase.start_s)
     for name, flow in flows.items():
-        seconds: Floats = link_time_s(tree_of(cluster), [flow], efficiency)[:, level]
+        purpose: Purpose = "exchange" if exchange else "sync"
+        seconds: Floats = link_time_s(tree_of(cluster), [flow], purpose)[:, level]
         for holder in np.flatnonzero(seconds):
             amounts = {
                 "sent_bytes": float(flow.sent[holder, level]),

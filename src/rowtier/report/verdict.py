@@ -127,7 +127,7 @@ def level_rows(facts: Facts) -> list[tuple[str, ...]]:
             show_bytes(links.total_bytes[index]),
             ms(float(time.exchange_level_s[index])),
             ms(float(time.sync_level_s[index])),
-            f"{links.exchange_rounds[index] + links.sync_rounds[index]}",
+            f"{links.phases.exchange_rounds[index] + links.phases.sync_rounds[index]}",
         )
         for index, level in enumerate(levels)
     ]

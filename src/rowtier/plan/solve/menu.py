@@ -160,7 +160,8 @@ class Menu:
     by_sums: Floats  # 1 where a home sends partial sums
     owned: Floats  # 1 where a home has one owner
     seconds: Floats  # homes × buckets, of one row in an even placement
-    memory_s: Floats  # the part of them that memory takes
+    busy_s: Floats  # the part of them that the holder's memory and work take
+    reading_s: Floats  # the part that is the readers' work
     memory_bytes: Floats  # homes × memories, of one row for each device, on average
     stops: Ints  # where buckets end
     widths: Floats
@@ -177,6 +178,11 @@ class Menu:
             self.seconds, paid, self.by_sums, self.widths, self.mass, self.lines
         )
         return cost, line, choice, rows
+
+    @property
+    def links_s(self) -> Floats:
+        """The part of the seconds that links take."""
+        return self.seconds - self.busy_s - self.reading_s
 
     def choose(self, prices: Floats) -> Ints:
         """The best home of every bucket."""
@@ -202,7 +208,8 @@ class Menu:
             by_sums=self.by_sums[kept],
             owned=self.owned[kept],
             seconds=self.seconds[kept],
-            memory_s=self.memory_s[kept],
+            busy_s=self.busy_s[kept],
+            reading_s=self.reading_s[kept],
             memory_bytes=self.memory_bytes[kept],
             lines=self.lines if self.by_sums[kept].any() else np.empty((0, 2)),
         )
@@ -213,7 +220,7 @@ class Menu:
 
     def when_cut(self, columns: int, lines: Floats) -> Menu:
         """The same menu if owners have parts of the columns each, and sums cost what lines say."""
-        asking_s = (self.seconds - self.memory_s) * (self.by_sums * self.owned)[:, None]
+        asking_s = self.links_s * (self.by_sums * self.owned)[:, None]
         return replace(self, seconds=self.seconds + (columns - 1) * asking_s, lines=lines)
 
 
@@ -223,8 +230,9 @@ def menu_of(
     cluster: Cluster,
     options: CostOptions,
     homes: Sequence[Home] | None = None,
+    sync_weight: float = 1.0,
 ) -> Menu:
-    """Price every home for every bucket of a table."""
+    """Price every home for every bucket of a table; sync may be taken for cheaper than it is."""
     curve, rows = stats.curve, stats.table.num_embeddings
     stops, p = curve.stops, curve.probabilities
     if curve.ranks < rows:  # rows that are never looked up are a bucket of their own
@@ -234,11 +242,13 @@ def menu_of(
     rest = curve.ranks < rows
     basis = table_basis(stats, profile, tree_of(cluster).sizes, rest=rest)
     kinds = len(cluster.device.tiers) + sum(len(server.tiers) for server in cluster.servers)
-    seconds, memory_s, used = [], [], np.zeros((len(homes), kinds))
+    seconds, busy_s, reading_s = [], [], []
+    used = np.zeros((len(homes), kinds))
     for index, home in enumerate(homes):
         terms = row_terms(home.band, stats.table, basis, cluster, options)
-        seconds.append(terms.step_s(options.overlap))
-        memory_s.append(terms.memory_s)
+        seconds.append(terms.step_s(sync_weight))
+        busy_s.append(terms.memory_s + terms.serving_s)
+        reading_s.append(terms.reading_s)
         used[index, home.memory] = terms.stored_bytes / terms.group_devices
     by_sums = np.array([float(home.by_sums) for home in homes])
     return Menu(
@@ -247,7 +257,8 @@ def menu_of(
         by_sums,
         np.array([float(home.owned) for home in homes]),
         np.stack(seconds),
-        np.stack(memory_s),
+        np.stack(busy_s),
+        np.stack(reading_s),
         used,
         stops,
         np.diff(stops, prepend=0).astype(np.float64),
@@ -267,15 +278,27 @@ def sums_seconds(
     amount = stats.table.row_bytes * profile.batch_size
     sums = amount * Bags.of(stats).sums(mass)
     passes = 2 if options.training else 1
-    rate = link_s_per_byte(tree, options.exchange_efficiency)
+    rate = link_s_per_byte(tree)
     apart = np.diff(np.array(tree.sizes)) / tree.devices
     return np.asarray(sums * passes * float(rate @ apart))
 
 
-def level_shares(cluster: Cluster, options: CostOptions) -> Floats:
+def sums_work_seconds(
+    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, mass: Floats
+) -> Floats:
+    """Work of a device, on average, if rows of this mass go by sums of one owner.
+
+    The owner packs as many sums as the readers unpack.
+    """
+    passes = 2 if options.training else 1
+    each_s = 2 * passes * cluster.work.copy_s(stats.table.row_bytes)
+    return np.asarray(profile.batch_size * each_s * Bags.of(stats).sums(mass))
+
+
+def level_shares(cluster: Cluster) -> Floats:
     """How the link seconds of one owner divide among the levels."""
     tree = tree_of(cluster)
-    rate = link_s_per_byte(tree, options.exchange_efficiency)
+    rate = link_s_per_byte(tree)
     seconds = rate * np.diff(np.array(tree.sizes))
     return np.asarray(seconds / max(float(seconds.sum()), 1e-300))
 
@@ -290,7 +313,7 @@ def node_sums_seconds(
     """
     tree, node = tree_of(cluster), node_size(cluster)
     amount = stats.table.row_bytes * profile.batch_size * (2 if options.training else 1)
-    rate, size = link_s_per_byte(tree, options.exchange_efficiency), np.array(tree.sizes)
+    rate, size = link_s_per_byte(tree), np.array(tree.sizes)
     below, above = size[:-1], size[1:]
     sums = Bags.of(stats).sums(np.multiply.outer(np.minimum(below / node, 1.0), mass))
     each = tree.devices / above * (above / below - 1) * np.maximum(below / node, 1.0)
@@ -312,13 +335,14 @@ def cut_lines(
     """
     facts = (stats, profile, cluster, options, GRID / cutting.rows)
     if not cutting.node:
-        return _through(cutting.rows * sums_seconds(*facts))
+        return _through(cutting.rows * (sums_seconds(*facts) + sums_work_seconds(*facts)))
     sums_s = node_sums_seconds(*facts).sum(axis=0) * node_size(cluster) / cluster.num_devices
-    return _through(cutting.rows * sums_s)
+    return _through(cutting.rows * (sums_s + sums_work_seconds(*facts)))
 
 
 def _lines(stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions) -> Floats:
-    return _through(sums_seconds(stats, profile, cluster, options, GRID))
+    facts = (stats, profile, cluster, options, GRID)
+    return _through(sums_seconds(*facts) + sums_work_seconds(*facts))
 
 
 def _through(cost: Floats) -> Floats:

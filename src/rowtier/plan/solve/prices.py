@@ -9,6 +9,7 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.cost.options import CostOptions
+from rowtier.cost.time import ASKING, SYNCING
 from rowtier.plan.solve.menu import Menu
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
@@ -16,6 +17,7 @@ from rowtier.profile.profile import Profile
 _HALVINGS = 12  # to 2.4e-4 of the price; what is left of memory is filled afterwards
 _ROUNDS = 2
 _HALVED = 5  # times that memory is halved to see when it becomes scarce
+LEAST_ROUNDS = min(ASKING + 2, SYNCING)  # ids, rows and gradients, or copies
 LEAST_WORTH = 1e-6  # of a step, that memory must be worth to be scarce
 _TIE = 1e-9  # of what a byte is worth: memory is not taken for nothing
 
@@ -95,17 +97,25 @@ def scarcity_prices(menus: list[Menu], capacity: Floats, priced: Priced, fast: i
     return prices
 
 
-def least_latency_s(profile: Profile, cluster: Cluster, cost: CostOptions) -> float:
-    """Seconds of waiting that no plan avoids, beside the bytes that the prices count.
+def least_fixed_s(
+    profile: Profile, cluster: Cluster, cost: CostOptions, sync_weight: float
+) -> float:
+    """Seconds of work and of waiting that no plan avoids, beside what the prices count.
 
-    While training, the widest level that joins several groups carries something: copies that are
-    kept in step, or rows or sums that are asked for, in four rounds each. What goes there
-    directly waits at no other level.
+    Every table is at least one band. While training, the widest level that joins several groups
+    carries something: copies that are kept in step, or rows or sums that are asked for, in some
+    rounds each, with a message at least to each group beside the own. What goes there directly
+    waits at no other level.
     """
+    work, tables = cluster.work, len(profile.stats)
+    fixed_s = work.step_s + tables * work.table_s + work.band_s
     if cluster.servers or not cost.training or not any(s.lookups for s in profile.stats):
-        return 0.0
-    waits = [level.latency_s for level in cluster.levels if level.size > 1]
-    return 4 * (1 - cost.overlap) * waits[-1] if waits else 0.0
+        return fixed_s
+    wide = [level for level in cluster.levels if level.size > 1]
+    if not wide:
+        return fixed_s
+    waiting_s = wide[-1].latency_s + (wide[-1].size - 1) * wide[-1].message_s
+    return fixed_s + LEAST_ROUNDS * (work.round_s + sync_weight * waiting_s)
 
 
 def _raise_price(

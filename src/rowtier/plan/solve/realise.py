@@ -134,7 +134,7 @@ class Maker:
         """How long devices are busy with rows that are on all of them: hot ones are not even."""
         fixed = {name: tuple(mine) for name, mine in bands.items()}
         cost = step_cost(fixed, self.profile, self.cluster, None, self.cost)
-        return cost.time.memory_s[: self.cluster.num_devices]
+        return (cost.time.memory_s + cost.time.work_s)[: self.cluster.num_devices]
 
     def refilled(self, bands: Bands) -> Bands | None:
         """Bands that fit, with what is left of fast memory filled."""

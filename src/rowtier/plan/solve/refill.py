@@ -69,7 +69,8 @@ def refill(
         shared = [one for one in slow if len(one.owners) > 1]
         if shared:
             now = {name: tuple(mine) for name, mine in found.items()}
-            busy_s = step_cost(now, profile, cluster, None, cost).time.memory_s
+            time = step_cost(now, profile, cluster, None, cost).time
+            busy_s = time.memory_s + time.work_s
             moves = _shared_out(shared, by_owner, room, fast, cluster, busy_s)
             _move(moves, found, fast, room, cluster)
         for owner, mine in sorted(by_owner.items()):

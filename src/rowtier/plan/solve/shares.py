@@ -86,21 +86,22 @@ class Course:
 
     @cached_property
     def even_s(self) -> float:
-        """Seconds of links for rows without owners, which all devices have alike."""
+        """Links of rows without owners and readers' work, which all devices have alike."""
         menu, buckets = self.menu, np.arange(len(self.choice))
-        links_s = menu.seconds[self.choice, buckets] - menu.memory_s[self.choice, buckets]
+        links_s = menu.links_s[self.choice, buckets]
+        reading_s = menu.reading_s[self.choice, buckets] @ menu.widths
         rows = menu.widths * (1 - self.owned)
         mass = (menu.mass * menu.by_sums[self.choice]) @ rows  # by sums of servers
         facts = (menu.stats, self.profile, self.cluster, self.cost)
         sums_s = sums_seconds(*facts, np.clip([mass], 0.0, 1.0))[0] if mass else 0.0
-        return float(links_s @ rows + sums_s)
+        return float(links_s @ rows + sums_s + reading_s)
 
     @cached_property
     def even_busy(self) -> Floats:
         """What rows without owners keep the memory of every device busy with, as `Piece.busy`."""
         menu, buckets = self.menu, np.arange(len(self.choice))
         rows = menu.widths * self._even_on_devices
-        memory_s = float(menu.memory_s[self.choice, buckets] @ rows)
+        memory_s = float(menu.busy_s[self.choice, buckets] @ rows)
         paid_s = float((menu.memory_bytes @ self.scarce)[self.choice] @ rows)
         links = np.zeros(2 * len(self.level_shares))
         return np.concatenate([links, memory_s + paid_s * MULTIPLES])
@@ -131,7 +132,7 @@ class Course:
     @cached_property
     def _sums(self) -> Floats:
         menu, buckets = self.menu, np.arange(len(self.choice))
-        chosen_s = menu.seconds[self.choice, buckets] - menu.memory_s[self.choice, buckets]
+        chosen_s = menu.links_s[self.choice, buckets]
         asking_s, mass = self.cluster.num_devices * chosen_s, menu.mass * menu.by_sums[self.choice]
         parts = np.vstack([asking_s, mass, self._priced_memory_s]) * (self.owned * menu.widths)
         return np.concatenate([np.zeros((WAYS, 1)), np.cumsum(parts, axis=1)], axis=1)
@@ -157,7 +158,7 @@ class Course:
             menu = self.menu
             alike = [index for index, home in enumerate(menu.homes) if home.way == way]
             paid = (menu.memory_bytes[alike] @ self.scarce)[:, None] * MULTIPLES
-            priced = menu.memory_s[alike][:, None] + paid[:, :, None]
+            priced = menu.busy_s[alike][:, None] + paid[:, :, None]
             self.known[way] = priced.min(axis=0) * self.cluster.num_devices
         return self.known[way]
 
@@ -186,7 +187,7 @@ class Course:
         menu, devices, node = self.menu, self.cluster.num_devices, node_size(self.cluster)
         chosen, at = self.choice[first:last], np.arange(first, last)
         rows = (self.owned * menu.widths)[first:last] * share.bytes
-        memory_s = float(menu.memory_s[chosen, at] @ rows) * devices
+        memory_s = float(menu.busy_s[chosen, at] @ rows) * devices
         paid_s = float((menu.memory_bytes @ self.scarce)[chosen] @ rows) * devices
         ids_s, mass = self._sums[:2, last] - self._sums[:2, first]
         sums_s = self._node_sums_s(np.clip([mass], 0.0, 1.0))[:, 0] * share.columns
@@ -212,7 +213,7 @@ class Course:
     @cached_property
     def level_shares(self) -> Floats:
         """How the link seconds of one owner divide among the levels."""
-        return level_shares(self.cluster, self.cost)
+        return level_shares(self.cluster)
 
     def by_level(self, load: Floats) -> Floats:
         """The load of one owner with ids and sums level by level."""

@@ -1,0 +1,61 @@
+"""What a rank does besides moving bytes: the `work:` of a cluster file.
+
+A handful of coefficients, measured by `rowtier calibrate` on the runtime's own kernels, and
+multiplied by what the cost model counts. A file without them takes work to be free.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from rowtier.fields import BytesPerSecond, Seconds
+from rowtier.files import Noun
+
+
+class UpdateWork(Noun):
+    """Seconds of updating one row, beside what its bytes take in memory, by optimizer."""
+
+    sgd: Seconds = 0.0
+    adagrad: Seconds = 0.0
+    rowwise_adagrad: Seconds = 0.0
+    adam: Seconds = 0.0
+
+
+class Work(Noun):
+    """Seconds of a rank's own work, each for one of something.
+
+    A *row* is one written to or read from a buffer: packed for a reader, unpacked by it, and the
+    same for gradients, partial sums and copies. `buffer` is the rate at which the bytes of
+    such rows are written, read and added up. `hidden` is the share of the rest of the model's time
+    beside which a pipeline can keep copies equal; without a pipeline it is 0.
+    """
+
+    step_s: Seconds = Field(default=0.0, alias="step")
+    round_s: Seconds = Field(default=0.0, alias="round")  # of an exchange, beside its latency
+    table_s: Seconds = Field(default=0.0, alias="table")
+    band_s: Seconds = Field(default=0.0, alias="band")
+    lookup_s: Seconds = Field(default=0.0, alias="lookup")
+    row_s: Seconds = Field(default=0.0, alias="row")
+    buffer_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="buffer")
+    update: UpdateWork = UpdateWork()
+    hidden: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+
+    def copy_s(self, row_bytes: float) -> float:
+        """Seconds of writing a row of this size to a buffer, or of reading it there."""
+        return self.row_s + row_bytes * self.byte_s
+
+    @property
+    def byte_s(self) -> float:
+        """Seconds of a byte in a buffer."""
+        return 0.0 if self.buffer_bytes_per_s is None else 1 / self.buffer_bytes_per_s
+
+    def update_s(self, optimizer: str) -> float:
+        """Seconds of updating a row."""
+        return float(getattr(self.update, optimizer))
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is counted, since nothing was measured."""
+        return self == Work(hidden=self.hidden)
