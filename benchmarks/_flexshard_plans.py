@@ -15,10 +15,11 @@ PLENTY_BYTES = 8 * 2**30
 
 
 def nominal(nodes: int, ranks: int, rate_bits_per_s: float) -> Cluster:
-    """Round figures for links of this rate: plans that do not depend on today's weather.
+    """Round figures for links of this rate: the same plans in every run, whose bytes are compared.
 
     Four ranks on a machine with two cores wait for each other's wakeups, several times as long
-    as these latencies: planned for that, joint would rather send more than go by gateways.
+    as these latencies: planned for what calibrate finds, joint may rather send more than go by
+    gateways.
     """
     inside = Level(name="node", size=ranks, bandwidth_bytes_per_s=1e9, latency_s=3e-4)
     between = Level(

@@ -18,13 +18,28 @@ SETTINGS = {
 }
 
 
+def free_port() -> int:
+    """A port of this machine that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def join(rank: int, size: int, port: int) -> None:
+    """Make the process group of all ranks."""
+    import torch.distributed as dist
+
+    dist.init_process_group(
+        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
+        timeout=timedelta(minutes=10),
+    )  # fmt: skip
+
+
 def run_ranks(size: int, job: Callable[..., Any], *args: Any) -> list[Any]:
     """Call `job(rank, size, *args)` on so many ranks; what each returned."""
     import torch.multiprocessing as mp
 
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     context, before = mp.get_context("spawn"), dict(os.environ)
     os.environ.update(SETTINGS)  # malloc reads its own when a process starts
     queue = context.Queue()
@@ -69,10 +84,7 @@ def _rank(
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=size,
-        timeout=timedelta(minutes=10),
-    )  # fmt: skip
+    join(rank, size, port)
     try:
         queue.put((rank, True, job(rank, size, *args)))
     except BaseException:

@@ -9,12 +9,13 @@ All contenders train on the same batches, in the same processes, in turns:
 
     torchrec row_wise   EmbeddingCollection, every id's row travels
     row-wise plain      rowtier doing the same
-    row-wise coalesced  rowtier, each rank asks for a row once a step
+    row-wise coalesced  rowtier, rows spread, each rank asks for a row once a step
     flexshard           the paper's three bands
     joint               rowtier's own
 
-Plans are made for round figures of such links (`nominal`), predictions for those that calibrate
-found. Memory is equal: no device may use more than plain row-wise does at its peak, exchange
+Plans are made, and predicted, for the cluster as `rowtier calibrate` finds it just before; with
+--quick, which has to count the same bytes every time, for round figures of such links (`nominal`).
+Memory is equal: no device may use more than plain row-wise does at its peak, exchange
 buffers included (`memory_ratio`). 16-bit rows are a line of their own, and in no figure.
 
 Measured per step:
@@ -36,7 +37,11 @@ Figures: `bytes_error_max_*` is |measured/replay − 1| of rowtier's own four, f
 least 1 MiB per node and step, and for smaller ones; `time_error_*` is |predicted/measured − 1| of
 theirs, and `time_error_*_from_profile` the same of profile_ms; `static_bound_excess_max` is
 joint's row_bytes/bound_bytes − 1. Reductions and ratios name what joint is compared with:
-TorchRec's row-wise, or rowtier's coalesced.
+TorchRec's row-wise, or rowtier's coalesced. On real sessions, all clusters:
+`sessions_order_agreement` is the share of settings in which predicted_ms and comm_ms agree on
+whether joint or row-wise coalesced is faster, `sessions_joint_vs_coalesced_min` the least comm_ms
+of row-wise coalesced over joint's, and `sessions_step_joint_vs_coalesced_min` the same of step_ms.
+Plans with equal bands (`as_joint`) are equally fast, and agree.
 """
 
 from __future__ import annotations
@@ -44,7 +49,7 @@ from __future__ import annotations
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -155,11 +160,14 @@ def contest(shaped: Shaped, data: Data, plans: dict[str, Plan], steps: Steps) ->
 def setting(
     shaped: Shaped, links: Cluster | None, data: Data, steps: Steps, half: bool
 ) -> Iterator[Row]:
-    """The rows of one kind of data on one cluster, whose links were calibrated, or not."""
+    """The rows of one kind of data on one cluster, planned for the links that were calibrated.
+
+    Without them it is planned for round figures, and nothing is predicted.
+    """
     nodes, ranks, world = shaped.nodes, shaped.ranks_per_node[0], shaped.world
     rate = shaped.rate_bits_per_s
     assert rate is not None
-    cluster = nominal(nodes, ranks, rate)
+    cluster = links or nominal(nodes, ranks, rate)
     plans = plans_of(data.profile(world), cluster)
     if half:
         profile = data.profile(world, "fp16")
@@ -176,13 +184,14 @@ def setting(
             "replay_bytes": None, "row_bytes": None,
             "bound_bytes": round(bound * (0.5 if name == HALF else 1)),
             "step_ms": round(measured["step_ms"], 2), "comm_ms": round(measured["comm_ms"], 2),
-            "predicted_ms": None, "profile_ms": None, "memory_ratio": None,
+            "predicted_ms": None, "profile_ms": None, "memory_ratio": None, "as_joint": None,
         }  # fmt: skip
         if name in plans:
             moved, rows = replayed_bytes(plans[name], data, world, counted)
             ratio = peak_bytes(plans[name]) / peak_bytes(plans[OURS[0]])
             row |= {"replay_bytes": round(moved), "row_bytes": round(rows)}
             row |= {"memory_ratio": round(ratio, 4)}
+            row |= {"as_joint": plans[name].bands == plans["joint"].bands}
         if name in plans and links is not None:
             plan = replace(plans[name], cluster=links)
             row["predicted_ms"] = round(1e3 * replayed_s(plan, data, world, timed), 2)
@@ -261,7 +270,36 @@ def figures_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
             figures[f"time_ratio_{name}_vs_{called}"] = _against(
                 rows, data, other, "comm_ms", False
             )
-    return figures
+    return figures | sessions_figures(rows)
+
+
+def sessions_figures(rows: Iterable[Mapping[str, Any]]) -> dict[str, float | None]:
+    """joint against row-wise coalesced on real sessions, all clusters."""
+    settings: dict[tuple[Any, ...], dict[str, Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["data"] in REAL and row["contender"] in ("joint", OURS[1]):
+            key = row["cluster"], row["mbit_per_s"], row["data"]
+            settings.setdefault(key, {})[row["contender"]] = row
+    pairs = [(both["joint"], both[OURS[1]]) for both in settings.values() if len(both) == 2]
+    agreed = [_agree(*pair) for pair in pairs if pair[0]["predicted_ms"]]
+    return {
+        "sessions_order_agreement": sum(agreed) / len(agreed) if agreed else None,
+        "sessions_joint_vs_coalesced_min": min(_ratios(pairs, "comm_ms"), default=None),
+        "sessions_step_joint_vs_coalesced_min": min(_ratios(pairs, "step_ms"), default=None),
+    }
+
+
+def _agree(joint: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether the faster one by the model is the faster one."""
+    faster = [joint[what] < other[what] for what in ("predicted_ms", "comm_ms")]
+    return bool(other["as_joint"]) or faster[0] == faster[1]
+
+
+def _ratios(
+    pairs: Iterable[tuple[Mapping[str, Any], Mapping[str, Any]]], what: str
+) -> Iterator[float]:
+    """Times of row-wise coalesced over joint's."""
+    return (1.0 if other["as_joint"] else other[what] / joint[what] for joint, other in pairs)
 
 
 def _against(

@@ -56,7 +56,9 @@ from rowtier import (
 )
 from rowtier.evaluate.replayed import Figure
 
-METHODS = ("row-wise", "table-wise", "recshard", "flexshard", "sca", "joint")
+METHODS = (
+    "row-wise", "row-wise-coalesced", "table-wise", "recshard", "flexshard", "sca", "joint",
+)  # fmt: skip
 MANY = 1e5
 SPARSE = ((64, 12, 5), (128, 20, 6))  # batch size, steps, seed
 FAST = {"tight": 0.4, "roomy": 3.0}  # fast memory of all devices over the bytes of all rows

@@ -16,7 +16,10 @@ from typing import Any
 
 from rowtier.units import show_bytes
 
-METHODS = ("row-wise", "table-wise", "size", "lookup", "size-lookup", "recshard", "joint")
+METHODS = (
+    "row-wise", "row-wise-coalesced", "table-wise", "size", "lookup", "size-lookup", "recshard",
+    "joint",
+)  # fmt: skip
 TRAINED = ("row-wise", "joint")
 PROCESSES = 2
 SAME_LOSS = 1e-4  # as far as sums of fp32 in another order lead apart in so few steps
@@ -112,7 +115,7 @@ def training(folder: Path) -> None:
 
 
 def main() -> None:
-    """Make a workload, place it seven ways, verify and report the last, compare, and train."""
+    """Make a workload, place it eight ways, verify and report the last, compare, and train."""
     folder = Path("demo")
     rowtier("synth", "rm2", "-o", str(folder / "rm2"))
     for method in METHODS:

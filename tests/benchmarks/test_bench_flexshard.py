@@ -9,7 +9,15 @@ import pytest
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _flexshard_data import Sessions, Zipf, distinct_by_node
-from flexshard import OURS, figures_of, joint, nominal, peak_bytes, replayed_bytes
+from flexshard import (
+    OURS,
+    figures_of,
+    joint,
+    nominal,
+    peak_bytes,
+    replayed_bytes,
+    sessions_figures,
+)
 
 import rowtier
 
@@ -54,6 +62,26 @@ def test_joint_keeps_to_the_memory_of_row_wise_and_near_the_static_bound(batch_s
     bound = 2 * 256 * sum(distinct_by_node(data, 2, 2, 0)) / 2
     assert 0.95 < rows / bound < 1.05
     assert replayed_bytes(plain, data, 4, [0])[1] > 2 * bound
+
+
+def test_sessions_tell_whether_the_model_knows_the_faster_plan():
+    def pair(cluster: str, joint: tuple[float, float], other: tuple[float, float], same: bool):
+        times = {"joint": joint, OURS[1]: other}
+        return [
+            {"cluster": cluster, "mbit_per_s": 1000.0, "data": "diginetica", "contender": name,
+             "predicted_ms": predicted, "comm_ms": comm, "step_ms": 2 * comm, "as_joint": same}
+            for name, (predicted, comm) in times.items()
+        ]  # fmt: skip
+
+    wrong = pair("2x2", (10.0, 20.0), (12.0, 15.0), False)
+    alike = pair("4x1", (10.0, 20.0), (10.0, 15.0), True)
+    figures = sessions_figures(wrong + alike)
+    assert figures["sessions_order_agreement"] == 0.5
+    assert figures["sessions_joint_vs_coalesced_min"] == 0.75
+    assert sessions_figures(alike)["sessions_joint_vs_coalesced_min"] == 1
+    right = pair("2x2", (10.0, 12.0), (12.0, 15.0), False)
+    assert sessions_figures(right)["sessions_order_agreement"] == 1
+    assert sessions_figures(right)["sessions_step_joint_vs_coalesced_min"] == 1.25
 
 
 def row(contender: str, measured: float, replay: float | None, comm: float) -> dict[str, object]:

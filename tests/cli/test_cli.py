@@ -74,7 +74,7 @@ def test_an_infeasible_plan_exits_with_3_and_writes_nothing(profile: Path, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--method", "best"], "row-wise, table-wise"),
+        (["--method", "best"], "row-wise, row-wise-coalesced, table-wise"),
         (["--cluster", "nowhere"], "recshard-16"),
         (["--profile", "nowhere"], "no such profile folder"),
         (["--reserve", "150%"], "10%"),

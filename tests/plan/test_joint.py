@@ -111,6 +111,20 @@ def test_joint_is_never_worse_than_any_other_method(seed: int) -> None:
     assert make_plan(profile, cluster, "joint").fingerprint == joint.fingerprint
 
 
+def test_joint_spreads_rows_where_no_counts_tell_how_hot_blocks_are() -> None:
+    profile = Profile(
+        64, tuple(s for s in _skewed(1).stats if s.table.pooling == "none")
+    ).to_curve()
+    cluster = _cluster(profile, 2.0, 1)
+    flat = cluster.model_copy(update={"levels": cluster.levels[1:]})
+    blocks = make_plan(profile, flat, "row-wise-coalesced")
+    joint = make_plan(profile, flat, "joint")
+    orders = {band.order for bands in joint.bands.values() for band in bands}
+    assert orders == {"spread"}
+    assert joint.certificate is not None
+    assert joint.certificate.objective <= step_cost(blocks.bands, profile, flat).step_s * 1.01
+
+
 def test_nothing_is_cut_for_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     chances = np.arange(1, 5001) ** -1.2
     stats = []

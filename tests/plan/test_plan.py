@@ -142,6 +142,18 @@ def test_row_wise_cuts_every_table_into_blocks_and_sends_sums_if_pooled() -> Non
     assert sequence.bands["t0"][0].exchange == "rows"
 
 
+@pytest.mark.parametrize("pooling", ["sum", "none"])
+def test_row_wise_coalesced_has_the_blocks_of_row_wise_and_fetches_rows_once(pooling: str) -> None:
+    profile, cluster = _profile([10, 60, 20], pooling=pooling), _cluster(600, 2000)
+    plain, coalesced = (make_plan(profile, cluster, m) for m in METHODS if m.startswith("row-wise"))
+    once = {"exchange": "rows", "coalesced": True}
+    assert coalesced.method == "row-wise-coalesced"
+    assert {band.tier for (band,) in plain.bands.values()} == {"fast", "slow"}
+    assert coalesced.bands == {
+        name: (band.model_copy(update=once),) for name, (band,) in plain.bands.items()
+    }
+
+
 def test_size_gives_the_largest_table_a_device_of_its_own() -> None:
     plan = make_plan(_profile([10, 60, 20, 30]), _cluster(10**6, 10**6), "size")
     members = {name: bands[0].members for name, bands in plan.bands.items()}
@@ -198,7 +210,7 @@ def test_a_plan_from_a_curve_has_no_row_order() -> None:
 
 
 def test_an_unknown_method_lists_the_known_ones() -> None:
-    with pytest.raises(UserError, match="row-wise, table-wise, size"):
+    with pytest.raises(UserError, match="row-wise, row-wise-coalesced, table-wise, size"):
         make_plan(_profile([10]), _cluster(1000, 1000), "best")
 
 

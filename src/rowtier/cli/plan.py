@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 METHODS_HELP = (
     "How to place the rows: joint, recshard, recshard-milp, flexshard, sca, row-wise, "
-    "table-wise, size, lookup or size-lookup; torchrec runs TorchRec's own planner."
+    "row-wise-coalesced, table-wise, size, lookup or size-lookup; torchrec runs TorchRec's own "
+    "planner."
 )
 TORCHREC = "torchrec"  # not one of rowtier's planners: it needs TorchRec, and a clock
 

@@ -49,6 +49,8 @@ SLACKS = (1.0, 0.95)  # of memory that prices may fill, the first with which all
 PIECES = (2.0, 3.0)  # per device: more are easier to level, but repeat ids or sums
 MANY = 2_000  # tables × devices; above, only the first of `PIECES` is tried
 WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
+# Without counts, blocks of row ids look evenly hot. Spreading the same rows really is even.
+NEED_COUNTS = ("row-wise-coalesced",)
 STARTS = 2  # of the search through small problems
 WORTH_CUTTING = 5e-6  # of a step, that the search must save with every band it adds
 WORTH_DROPPING = 0.02  # of a step, that all its rounds take together
@@ -334,6 +336,8 @@ def _other_methods(
     best_s = min((one.cost.step_s for one in made), default=np.inf)
     for method in METHODS:
         if method == "joint" or method.endswith("milp"):
+            continue
+        if method in NEED_COUNTS and profile.form != "counted":
             continue
         if method in WITHOUT_OWNERS and solved.even_s >= best_s:
             continue

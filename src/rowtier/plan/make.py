@@ -30,6 +30,7 @@ Planner = Callable[[Profile, Cluster, PlanOptions], Plan]
 
 METHODS: Mapping[str, str] = {
     "row-wise": "every table cut into equal blocks of rows over all devices",
+    "row-wise-coalesced": "the same blocks, each row fetched once per device and step",
     "table-wise": "whole tables dealt to the devices in turn",
     "size": "RecShard's baseline: whole tables, largest first, balancing bytes",
     "lookup": "RecShard's baseline: whole tables, balancing dim × pooling",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rowtier.band import Band
+from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.memory import Room, band_bytes
 from rowtier.errors import InfeasibleError
@@ -16,16 +16,25 @@ from rowtier.units import show_bytes
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
+    """Partial sums of pooled tables travel, and a row for every lookup of sequence tables."""
+    return Plan.build("row-wise", profile, cluster, blocks(profile, cluster, options))
+
+
+def blocks(
+    profile: Profile, cluster: Cluster, options: PlanOptions, *, coalesced: bool = False
+) -> Bands:
     """Tables as listed, each in the fastest tier that still has room for its blocks.
 
-    Devices hold the blocks; where they have no room left, the servers do.
+    Devices hold the blocks; where they have no room left, the servers do. `coalesced`: rows
+    travel, for pooled tables too, each once per device and step.
     """
     room = Room(cluster, options.reserved)
-    bands = {
-        s.table.name: (first_with_room(s.table, _candidates(s.table, cluster), room, cluster),)
+    return {
+        s.table.name: (
+            first_with_room(s.table, _candidates(s.table, cluster, coalesced), room, cluster),
+        )
         for s in profile.stats
     }
-    return Plan.build("row-wise", profile, cluster, bands)
 
 
 def first_with_room(table: Table, bands: Sequence[Band], room: Room, cluster: Cluster) -> Band:
@@ -49,14 +58,15 @@ def _free_bytes(band: Band, room: Room, cluster: Cluster) -> int:
     return sum(room.free_bytes(group[member], band.tier) for member in members)
 
 
-def _candidates(table: Table, cluster: Cluster) -> list[Band]:
+def _candidates(table: Table, cluster: Cluster, coalesced: bool) -> list[Band]:
     whole = Band(
         start=0,
         stop=table.num_embeddings,
         scope=cluster.top,
         order="blocks",
         tier=cluster.device.tiers[0].name,
-        exchange="rows" if table.pooling == "none" else "sums",
+        exchange="rows" if coalesced or table.pooling == "none" else "sums",
+        coalesced=coalesced,
     )
     on_devices = [whole.model_copy(update={"tier": t.name}) for t in cluster.device.tiers]
     on_servers = [

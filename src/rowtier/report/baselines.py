@@ -9,7 +9,7 @@ from rowtier.evaluate.baselines import plan_baseline
 from rowtier.evaluate.compare import Load
 from rowtier.plan.plan import Plan
 
-BASELINES = ("row-wise", "table-wise", "size", "lookup", "size-lookup")
+BASELINES = ("row-wise", "row-wise-coalesced", "table-wise", "size", "lookup", "size-lookup")
 
 
 @dataclass(frozen=True, eq=False)

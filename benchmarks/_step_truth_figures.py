@@ -1,0 +1,114 @@
+"""The figures of `step_truth.py`, from one entry for every cell and plan.
+
+A cell is a number of ranks, a workload and a batch size. Plans with equal bands were run once.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+Row = Mapping[str, Any]
+APART = 1.1  # times as long: the order of two plans counts if they differ by more
+
+
+def figures_of(rows: Sequence[Row], cores: int) -> dict[str, float | None]:
+    """What follows from all cells; more ranks than cores are told apart."""
+    fitting = [row for row in rows if row["ranks"] <= cores]
+    crowded = [row for row in rows if row["ranks"] > cores]
+    errors, crowded_errors = step_errors(fitting), step_errors(crowded)
+    spreads = {size: spread_of(rows, size) for size in sorted({row["ranks"] for row in rows})}
+    return {
+        "step_error_median": statistics.median(errors) if errors else None,
+        "step_error_p90": float(np.quantile(errors, 0.9)) if errors else None,
+        "step_error_max": max(errors, default=None),
+        "order_agreement": order_agreement(fitting),
+        "joint_measured_min": min(joint_ratios(fitting), default=None),
+        "calibrate_spread": max(spreads.values(), default=None),
+        **{f"calibrate_spread_{size}_ranks": spread for size, spread in spreads.items()},
+        "oversubscribed_step_error_median": (
+            statistics.median(crowded_errors) if crowded_errors else None
+        ),
+        "oversubscribed_order_agreement": order_agreement(crowded),
+    }
+
+
+def cells(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows of each cell."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault((row["ranks"], row["data"], row["batch"]), []).append(row)
+    return list(found.values())
+
+
+def run_once(rows: Sequence[Row]) -> list[Row]:
+    """The rows of plans that were run; others have the bands of one of these."""
+    return [row for row in rows if row["same as"] is None]
+
+
+def step_errors(rows: Sequence[Row]) -> list[float]:
+    """|predicted / measured − 1|."""
+    return [abs(row["predicted_ms"] / row["measured_ms"] - 1) for row in run_once(rows)]
+
+
+def order_agreement(rows: Sequence[Row]) -> float | None:
+    """Of pairs of plans in a cell that differ clearly, the share that the model orders so too."""
+    agreed = [
+        (one["measured_ms"] < other["measured_ms"]) == (one["predicted_ms"] < other["predicted_ms"])
+        for one, other in _clear_pairs(rows)
+    ]
+    return sum(agreed) / len(agreed) if agreed else None
+
+
+def _clear_pairs(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
+    for cell in cells(rows):
+        for one, other in combinations(run_once(cell), 2):
+            both = one["measured_ms"], other["measured_ms"]
+            if max(both) > APART * min(both):
+                yield one, other
+
+
+def joint_ratios(rows: Sequence[Row]) -> list[float]:
+    """Per cell the best other plan's measured time over joint's; 1 if their bands are equal."""
+    ratios = []
+    for cell in cells(rows):
+        joint = next(row for row in cell if row["plan"] == "joint")
+        best = min((row for row in cell if row is not joint), key=lambda row: row["measured_ms"])
+        alike = best["same as"] == "joint"
+        ratios.append(1.0 if alike else best["measured_ms"] / joint["measured_ms"])
+    return ratios
+
+
+def spread_of(rows: Sequence[Row], size: int) -> float:
+    """The most by which a predicted step differs between two calibrations of so many ranks."""
+    return max(
+        difference(row["predicted_ms"], row["predicted_again_ms"])
+        for row in rows
+        if row["ranks"] == size
+    )
+
+
+def difference(one: float, other: float) -> float:
+    """How much larger the larger is."""
+    low, high = sorted((abs(one), abs(other)))
+    return 0.0 if high == low else high / low - 1 if low else float("inf")
+
+
+def coefficient_spreads(one: Any, other: Any, name: str = "") -> Iterator[tuple[str, float]]:
+    """Every number of two nested structures of the same form by which they differ."""
+    if isinstance(one, Mapping):
+        label = str(one.get("name", ""))
+        inner = ".".join(filter(None, (name, label)))
+        for key in one:
+            yield from coefficient_spreads(
+                one[key], other[key], ".".join(filter(None, (inner, key)))
+            )
+    elif isinstance(one, (list, tuple)):
+        for here, there in zip(one, other, strict=True):
+            yield from coefficient_spreads(here, there, name)
+    elif isinstance(one, (int, float)) and isinstance(other, (int, float)) and one != other:
+        yield name, difference(one, other)
