@@ -32,17 +32,20 @@ class Task:
     batch_sizes: Sequence[int]
     rounds: int
     warm: int = 2
+    quick: bool = False  # calibrate roughly
 
 
 def calibrate_and_measure(
     rank: int, size: int, ports: tuple[int, int, int], task: Task
 ) -> tuple[list[Cluster], list[dict[str, Any]]]:
     """Two calibrations of these ranks, one after the other, and what `measure_cells` finds then."""
-    clusters = calibrated_twice(rank, size, ports)
+    clusters = calibrated_twice(rank, size, ports, task.quick)
     return clusters, measure_cells(rank, size, clusters, task)
 
 
-def calibrated_twice(rank: int, size: int, ports: tuple[int, int, int]) -> list[Cluster]:
+def calibrated_twice(
+    rank: int, size: int, ports: tuple[int, int, int], quick: bool
+) -> list[Cluster]:
     """Leave the group of this job, which calibrate makes for itself, and join again."""
     import torch.distributed as dist
 
@@ -53,7 +56,7 @@ def calibrated_twice(rank: int, size: int, ports: tuple[int, int, int]) -> list[
     found = []
     for port in ports[:2]:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-        options = CalibrateOptions(name=f"local-{size}")
+        options = CalibrateOptions(name=f"local-{size}", quick=quick)
         found.append(calibrate(options, job=Job(rank, size, size)).cluster)
     join(rank, size, ports[2])
     return found

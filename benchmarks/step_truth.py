@@ -51,7 +51,7 @@ GOALS: dict[str, Any] = {
 def measure(quick: bool) -> Measured:
     """All numbers of ranks; quick: two small workloads in small batches."""
     known = [(workload, workload.profile()) for workload in workloads(quick)]
-    task = Task(known, BATCHES[:1], rounds=3) if quick else Task(known, BATCHES, ROUNDS)
+    task = Task(known, BATCHES[:1], rounds=3, quick=True) if quick else Task(known, BATCHES, ROUNDS)
     rows: list[dict[str, Any]] = []
     spreads: dict[str, float] = {}
     for size in RANKS[:2] if quick else RANKS:
