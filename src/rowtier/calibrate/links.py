@@ -102,8 +102,17 @@ class LinkTimes:
     @property
     def line_rate(self) -> float:
         """The most bytes per second that anything reached."""
-        rates = (self.round.bandwidth_bytes_per_s, _rate(self.neighbour), _rate(self.copies))
-        return max(rates)
+        return max(self.exchange_rate, self.sync_rate, _rate(self.neighbour))
+
+    @property
+    def exchange_rate(self) -> float:
+        """Bytes per second of all-to-all, beside its latency and messages."""
+        return self.round.bandwidth_bytes_per_s
+
+    @property
+    def sync_rate(self) -> float:
+        """Bytes per second of keeping copies equal: all-to-all's, as the longest messages differ."""
+        return self.exchange_rate * _rate(self.copies) / _rate(self.all_to_all)
 
     @property
     def per(self) -> Literal["device", "group"]:
@@ -121,12 +130,12 @@ class LinkTimes:
     @property
     def exchange_efficiency(self) -> float:
         """What all-to-all reaches of the bandwidth in the cluster file."""
-        return self.round.bandwidth_bytes_per_s / self.line_rate
+        return self.exchange_rate / self.line_rate
 
     @property
     def sync_efficiency(self) -> float:
         """What keeping copies equal reaches of it."""
-        return _rate(self.copies) / self.line_rate
+        return self.sync_rate / self.line_rate
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data for JSON."""
@@ -147,7 +156,8 @@ class LinkTimes:
 
 
 def _rate(times: Times) -> float:
-    return times.fit().bandwidth_bytes_per_s
+    """Bytes per second of the longest message, which noise touches least."""
+    return times.sent_bytes[-1] / times.times_s[-1]
 
 
 def steps(job: Job) -> int:
