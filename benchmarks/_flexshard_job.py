@@ -38,10 +38,13 @@ class Clock:
         import torch.distributed as dist
 
         from rowtier.runtime import wire
+        from rowtier.runtime.sockets import Sockets
 
         for name in _COLLECTIVES:
             setattr(dist, name, self._watched(getattr(dist, name)))
         wire.swap_bytes = self._watched(wire.swap_bytes)
+        for name in ("swap", "swap_unknown"):
+            setattr(Sockets, name, self._watched(getattr(Sockets, name)))
 
     def _watched(self, collective: Any) -> Any:
         import torch.distributed as dist
@@ -52,10 +55,10 @@ class Clock:
             later = options.pop("async_op", False)
             dist.barrier()
             began = time.perf_counter()
-            collective(*args, **options)
+            result = collective(*args, **options)
             self.seconds.append(time.perf_counter() - began)
             dist.barrier()
-            return _Done() if later else None
+            return _Done() if later else result
 
         return call
 

@@ -86,7 +86,9 @@ class Trainer:
         self.module = None
         _trim()
         tiers = {"ssd": self.tier()}
-        self.module = ShardedEmbeddings(plan, SGD(lr=0.01), tiers=tiers, init=_first_weights)
+        self.module = ShardedEmbeddings(
+            plan, SGD(lr=0.01), tiers=tiers, init=_first_weights, counters=True
+        )
         self.drain()
         _trim()
 
@@ -141,8 +143,9 @@ class Trainer:
     def counts(self) -> dict[str, Any]:
         """Counts a step since the last reset: the same in every run."""
         totals = self.module.count()
-        slow = [n for n, piece in enumerate(totals.pieces) if piece.band.tier == "ssd"]
-        rows = totals.rows[:, slow]
+        bands = totals.bands
+        slow = [n for n, piece in enumerate(bands.pieces) if piece.band.tier == "ssd"]
+        rows = bands.rows[:, slow]
         return {
             "slow_reads": float(rows[:, :, 0].sum()) / totals.steps,
             "slow_rows_by_rank": (rows[:, :, 2].sum(axis=1) / totals.steps).tolist(),

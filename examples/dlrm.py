@@ -183,7 +183,9 @@ class Job:
                 f"step takes {self.step_samples:,}: give more --samples, or a smaller --batch-size"
             )
         self.plan = self._plan()
-        self.embeddings = ShardedEmbeddings(self.plan, RowwiseAdagrad(args.lr), seed=args.seed)
+        self.embeddings = ShardedEmbeddings(
+            self.plan, RowwiseAdagrad(args.lr), seed=args.seed, counters=args.replay
+        )
         torch.manual_seed(args.seed)
         self.dense: Any = Dense(len(CATEGORIES), args.embedding_dim)
         if self.size > 1:

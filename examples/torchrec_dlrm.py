@@ -236,7 +236,7 @@ class Job:
         way.choice = f"{plan.method}, {sum(len(bands) for _, bands in plan)} bands"
 
         def counted(steps: int) -> float:
-            return float(tables.count().links[:, :, :, 0].sum()) / steps
+            return float(tables.count().links[:, :, 0].sum()) / steps
 
         way.bytes_per_step = counted
         return way

@@ -12,6 +12,7 @@ from rowtier.plan.bags import Bags
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.checkpoint import load_checkpoint, save_checkpoint
 from rowtier.runtime.counters import Counters, Totals
+from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.file_batches import FileBatch, ParquetBatches
 from rowtier.runtime.memory import Disk
 from rowtier.runtime.module import EmbeddingOptimizer, JaggedRows, ShardedEmbeddings
@@ -25,6 +26,7 @@ __all__ = [
     "Addressed",
     "Bags",
     "Counters",
+    "DenseTime",
     "Disk",
     "EmbeddingOptimizer",
     "FileBatch",

@@ -63,19 +63,24 @@ def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: A
 
 @st.composite
 def placements(draw: st.DrawFn, cluster: Cluster) -> list[dict[str, Any]]:
-    """One to three ways to place bands of which there is one copy."""
-    size = cluster.num_devices
-    return [
-        {
-            "members": draw(
-                st.sampled_from(["all", tuple(draw(st.permutations(range(size)))[:some])])
-            ),
-            "tier": draw(st.sampled_from(["ram", "ssd"])),
-            "exchange": draw(st.sampled_from(["rows", "sums"])),
-            "coalesced": draw(st.booleans()),
-        }
-        for some in draw(st.lists(st.integers(1, size), min_size=1, max_size=3))
-    ]
+    """One to three ways to place bands, such that those of several tables are placed alike."""
+    found = []
+    for _ in range(draw(st.integers(1, 3))):
+        level = draw(st.sampled_from([len(cluster.levels), *range(len(cluster.levels) + 1)]))
+        size = cluster.group_size(level)
+        some = tuple(draw(st.permutations(range(size)))[: draw(st.integers(1, size))])
+        found.append(
+            {
+                "scope": cluster.scopes[level],
+                "members": draw(st.sampled_from(["all", some])) if level else "all",
+                "tier": draw(st.sampled_from(["ram", "ssd"])),
+                "order": draw(st.sampled_from(["spread", "blocks"])),
+                "exchange": draw(st.sampled_from(["rows", "sums"])),
+                "coalesced": draw(st.booleans()),
+                "sync": draw(st.sampled_from(["dense", "sparse"])),
+            }
+        )
+    return found
 
 
 @st.composite
@@ -94,7 +99,7 @@ def placed_bands(
         if table.pooling == "none":
             kind["exchange"] = "rows"
         offset = draw(st.integers(0, 5))
-        found.append(Band(start=start, stop=stop, scope=cluster.top, offset=offset, **kind))
+        found.append(Band(start=start, stop=stop, offset=offset, **kind))
     return tuple(draw(st.permutations(found)))
 
 

@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 
 import rowtier
-from rowtier.runtime import bundles, neighbours
+from rowtier.cost import bundling
+from rowtier.runtime import neighbours
+from rowtier.runtime.sockets import Sockets
 from rowtier.torch import SGD, Adagrad, RowwiseAdagrad, ShardedEmbeddings, SparseAdam
 
 OPTIMIZERS = {
@@ -22,6 +24,7 @@ def embeddings_of(plan: rowtier.Plan, group: Any, weights: dict[str, Any], **opt
     """A module of a plan with weights that are given."""
     kinds = dict.fromkeys(table.optimizer for table, _ in plan)
     lr = options.pop("lr", 0.25)
+    options.setdefault("counters", True)
     return ShardedEmbeddings(
         plan,
         [OPTIMIZERS[kind](lr=lr) for kind in kinds],
@@ -41,9 +44,15 @@ def train(
 
     `near`: every message is read from its sender's memory, however short.
     """
-    ahead, near, alone = (options.pop(name, False) for name in ("ahead", "near", "alone"))
-    can_join = (lambda _: False) if alone else bundles._can_join
-    with patch.object(bundles, "_can_join", can_join):
+    ahead, near, alone, gloo = (
+        options.pop(name, False) for name in ("ahead", "near", "alone", "gloo")
+    )
+    key = (lambda *_: None) if alone else bundling.bundle_key
+    meet = (lambda *_: None) if gloo else Sockets.meet
+    with (
+        patch.object(bundling, "bundle_key", key),
+        patch.object(Sockets, "meet", meet),
+    ):
         module = embeddings_of(plan, group, weights, **options)
     with patch.object(neighbours, "LEAST_BYTES", 1 if near else neighbours.LEAST_BYTES):
         return _trained(rank, module, steps, grads, follow, ahead)
@@ -101,6 +110,8 @@ def _facts(counted: Any) -> dict[str, Any]:
     flows = ("ids", "forward", "backward", "sync", "sync_ids")
     return {
         "sent": {flow: counted.sent(flow) for flow in flows},
+        "links": counted.links[:, :6],
+        "links_of_bands": counted.bands.links.sum(axis=1)[:, :6],
         "received": {flow: counted.received(flow) for flow in flows},
         "lookups": counted.lookups(),
         "read": read,

@@ -14,6 +14,7 @@ from cases import cluster_of, drawn_plans
 from strategies import counted
 
 from rowtier import Band, Plan, Profile, Table
+from rowtier.cost.bundling import PiecesRun, pieces_run
 from rowtier.cost.tree import tree_of
 from rowtier.plan.bags import Jagged
 from rowtier.runtime.address import pieces_of
@@ -64,12 +65,35 @@ def test_tables_alike_are_run_as_one_whatever_their_rows_and_offsets() -> None:
     ]
 
 
-def test_copies_columns_blocks_gateways_and_sequences_stay_alone() -> None:
+def test_blocks_copies_and_spread_rows_are_run_as_one() -> None:
+    plan = plan_of(
+        (table("spread"), (band(10),)),
+        (table("blocks"), (band(10, order="blocks"),)),
+        (table("blocks2", 7), (band(7, order="blocks"),)),
+        (table("copies"), (band(10, scope="device"),)),
+        (table("copies2", 5), (band(5, scope="device"),)),
+    )
+    assert names(plan) == [["spread", "blocks", "blocks2", "copies", "copies2"]]
+    joined = bundled(plan)[0][0]
+    assert [(p.band.scope, p.band.order) for p in joined.pieces] == [
+        (plan.cluster.top, "spread"),
+        (plan.cluster.top, "blocks"),
+        ("device", "spread"),
+    ]
+
+
+@given(drawn_plans())
+@settings(max_examples=60, deadline=None)
+def test_the_cost_model_knows_how_many_pieces_are_run(plan: Plan) -> None:
+    bundles = bundled(plan)[0]
+    expected = PiecesRun(len(bundles), sum(len(bundle.pieces) for bundle in bundles))
+    assert pieces_run(plan, tree_of(plan.cluster)) == expected
+
+
+def test_columns_gateways_and_sequences_stay_alone() -> None:
     halves = (band(10, columns=(0, 2)), band(10, columns=(2, 4)))
     plan = plan_of(
-        (table("copies"), (band(10, scope="device"),)),
         (table("columns"), halves),
-        (table("blocks"), (band(10, order="blocks"),)),
         (table("staged"), (band(10, staged=True, exchange="sums"),)),
         (table("sequence", pooling="none"), (band(10),)),
         (table("sequence2", pooling="none"), (band(10),)),
@@ -77,7 +101,7 @@ def test_copies_columns_blocks_gateways_and_sequences_stay_alone() -> None:
         (table("one"), (band(10, members=(1,)),)),
     )
     assert names(plan) == [
-        *([name] for name in ("copies", "columns", "blocks", "staged", "sequence", "sequence2")),
+        *([name] for name in ("columns", "staged", "sequence", "sequence2")),
         ["one_block", "one"],
     ]
 
@@ -108,7 +132,7 @@ def test_every_row_keeps_its_holder_and_has_a_slot_of_its_own(plan: Plan) -> Non
 
 def move(bundle: Bundle, table_index: int, address: np.ndarray) -> np.ndarray:
     """Addresses in the bundle, as lookups of all these addresses have them."""
-    if not bundle.moves:
+    if bundle.moves is None:
         return address
     none = Jagged(np.empty(0, dtype=np.int32), np.zeros(2, dtype=np.int64), None, None)
     edges = np.array([0, len(address)])
@@ -116,5 +140,5 @@ def move(bundle: Bundle, table_index: int, address: np.ndarray) -> np.ndarray:
     first = bundle.table_of.index(table_index)
     parts = [asked if read == first else none for read in range(len(bundle.reads))]
     lookups = bundle.lookups(parts)
-    assert lookups.counts.sum() == len(address)
+    assert bundle.count(lookups).sum() == len(address)
     return lookups.address.astype(np.int64)

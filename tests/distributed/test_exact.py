@@ -101,6 +101,8 @@ def test_counters_equal_replay_to_the_byte(workers: Any, plan: Plan, seed: int, 
         for way in ("sent", "received"):
             expected = sum(getattr(step.flows[flow], way) for step in facts)
             assert np.array_equal(counted[way][flow], expected), (flow, way)
+    # Bands add up to what was counted message by message.
+    assert np.array_equal(counted["links"], counted["links_of_bands"])
     assert np.array_equal(counted["lookups"], sum(step.served for step in facts).sum(axis=0))
     assert np.array_equal(counted["read"], sum(step.read for step in facts))
     assert np.array_equal(counted["written"], sum(step.written for step in facts))

@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -258,11 +259,12 @@ def _misfit(rank: int, group: Any, plan: Plan) -> None:
 def test_a_rank_that_dies_is_named_by_the_others(killed: int) -> None:
     port = str(free_port())
     code = HERE / "die.py"
+    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
     processes = [
         subprocess.Popen(
             [sys.executable, str(code), str(rank), port],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "PYTHONPATH": f"{HERE}:{HERE.parent}"},
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
         for rank in range(3)
     ]  # fmt: skip
@@ -319,3 +321,49 @@ def test_weights_of_rows_that_are_not_pooled_are_refused() -> None:
     ids, lengths = torch.tensor([1, 9]), torch.tensor([2])
     with pytest.raises(UserError, match="'f' has weights, and table 't' is not pooled"):
         ShardedEmbeddings(plan_of("none"))({"f": (ids, lengths, torch.ones(2))})
+
+
+def test_rows_and_bytes_of_bands_are_counted_only_if_asked_for() -> None:
+    plain, counting = (ShardedEmbeddings(plan_of(), counters=on) for on in (False, True))
+    for module in (plain, counting):
+        module({"f": torch.tensor([[1, 9]])})["f"].sum().backward()
+        module.optimizer.step()
+    found, facts = plain.count(), counting.count().to_dict()
+    assert set(found.to_dict()) == {"steps", "ranks", "bytes_per_step"}
+    assert found.to_dict()["bytes_per_step"] == facts["bytes_per_step"]
+    assert facts["tiers_per_step"]["ram"]["lookups"] == 2
+    for ask in (found.lines, found.lookups, found.moved):
+        with pytest.raises(UserError, match="counters=True"):
+            ask()
+    counting.counters.reset()
+    assert next(iter(counting.count().lines()))["rows"]["lookups"] == 0
+
+
+def test_the_rest_of_the_model_is_measured_without_the_embeddings() -> None:
+    module, layer = ShardedEmbeddings(plan_of()), torch.nn.Linear(4, 1)
+    real = module.engine.forward
+
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(0.2)
+        return real(*args, **options)
+
+    with patch.object(module.engine, "forward", slow), module.measure_dense() as dense:
+        for _ in range(3):
+            pooled = module({"f": torch.tensor([[1, 9]])})["f"]
+            time.sleep(0.02)
+            layer(pooled).sum().backward()
+            module.optimizer.step()
+        with pytest.raises(UserError, match="one at a time"), module.measure_dense():
+            pass
+    assert dense.steps == 3
+    assert 0.02 <= dense.seconds < 0.2
+    module({"f": torch.tensor([[1, 9]])})["f"].sum().backward()
+    module.optimizer.step()
+    assert dense.steps == 3  # over
+
+
+def test_dense_time_of_no_step_is_an_error() -> None:
+    with ShardedEmbeddings(plan_of()).measure_dense() as dense:
+        pass
+    with pytest.raises(UserError, match="no step was measured"):
+        _ = dense.seconds

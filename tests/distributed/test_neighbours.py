@@ -70,10 +70,10 @@ def meet_where(rank: int, group: Any, forbidden: int | None, apart: bool) -> lis
             raise RuntimeError("Operation not permitted")
         real(self, *args)
 
-    machine = ("here", str(rank // 2)) if apart else neighbours._machine()
+    machine = ("here", str(rank // 2)) if apart else neighbours.machine_of_this_process()
     with (
         patch.object(Neighbours, "read", read),
-        patch.object(neighbours, "_machine", lambda: machine),
+        patch.object(neighbours, "machine_of_this_process", lambda: machine),
     ):
         near = Neighbours.meet(group)
     return [near.carries(other, 2**30) for other in range(group.size())]

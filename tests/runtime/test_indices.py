@@ -1,6 +1,5 @@
 """The loops over ids against the same thing said plainly."""
 
-from collections import defaultdict
 from typing import NamedTuple
 
 import numpy as np
@@ -93,12 +92,7 @@ def test_owners_find_the_lookups_that_readers_ask_for(case: Asked, kind: type) -
     # Each rank, as if all others had asked it for the same: two ranks, one after the other.
     for rank in range(RANKS):
         mine = np.array(sent[sum(counts[:rank]) :][: counts[rank]], dtype=kind)
-        spans = np.array([band[0] for band in case.bands])
-        tables = np.arange(len(spans)) % 2
-        by = np.zeros((2, 2), dtype=np.int64)
-        got = indices.own_bags(
-            np.concatenate([mine, mine]), np.array([len(mine)] * 2), bands, spans, tables, by
-        )
+        got = indices.own_bags(np.concatenate([mine, mine]), np.array([len(mine)] * 2), bands)
         entries = [case.address[i] for i in wanted[rank]] * 2
         new = begins[rank] * 2
         assert got[0].tolist() == entries
@@ -106,38 +100,44 @@ def test_owners_find_the_lookups_that_readers_ask_for(case: Asked, kind: type) -
         assert got[2].tolist() == [case.band(entry) for entry in entries]
         assert got[3].tolist() == [case.slot(entry) for entry in entries]
         assert got[4].tolist() == np.flatnonzero(new).tolist()
-        half = entries[: len(mine)]
-        each = np.bincount([case.band(e) for e in half], minlength=len(spans))
-        assert got[5].tolist() == np.stack([each, each], axis=1).tolist()
-        firsts = [case.band(e) % 2 for e, n in zip(half, begins[rank], strict=True) if n]
-        assert by.tolist() == [[firsts.count(table)] * 2 for table in range(2)]
 
 
 @settings(deadline=None)  # the first one compiles
-@given(asked())
-def test_addresses_move_to_the_bundle_with_whom_to_ask(case: Asked) -> None:
-    """A table has no rows between bands: those count as bands whose rows come to the reader."""
-    lines, owners, at = [], [], 0
-    for (start, stop, offset, block, members), own in zip(case.bands, case.owners, strict=True):
-        if start > at:
-            lines.append((start, 7, len(lines), 0, 1))
-            owners.append([RANKS])
-        members = 1 if block else members  # blocks are never moved
-        lines.append((stop, 100 * len(lines), len(lines), start - offset, members))
-        owners.append(own[:members])
-        at = stop
-    address = np.array([entry for entry in case.address if entry < at], dtype=np.int32)
-    padded = Asked([], owners, [], []).padded
-    to, who = np.empty((2, len(address)), dtype=np.int32)
-    counts = np.zeros(len(lines), dtype=np.int64)
-    indices.move_addresses(address, np.array(lines), padded, to, who, counts)
-    seen: dict[int, int] = defaultdict(int)
-    for entry, moved, rank in zip(address.tolist(), to.tolist(), who.tolist(), strict=True):
-        band = next(i for i, line in enumerate(lines) if entry < line[0])
-        assert moved == entry + lines[band][1]
-        assert rank == owners[band][(entry - lines[band][3]) % lines[band][4]]
-        seen[band] += 1
-    assert counts.tolist() == [seen[band] for band in range(len(lines))]
+@given(st.lists(asked(), min_size=1, max_size=3), st.data())
+def test_addresses_move_to_the_bundle_with_whom_to_ask(
+    cases: list[Asked], data: st.DataObject
+) -> None:
+    """Parts of several tables, in any order; rows between bands come to the reader."""
+    lines, owners, edges, stops = [], [], [0], []
+    for case in cases:
+        at = 0
+        for (start, stop, offset, block, members), own in zip(case.bands, case.owners, strict=True):
+            if start > at:
+                lines.append((start, 7, 0, 0, 1, 0))
+                owners.append([RANKS])
+            first = start - (0 if block else offset)
+            lines.append((stop, 100 * len(lines), 1000 if block else 0, first, members, block))
+            owners.append(own[:members])
+            at = stop
+        edges.append(len(lines))
+        stops.append(at)
+    tables = data.draw(st.lists(st.integers(0, len(cases) - 1), min_size=1, max_size=4))
+    parts = [[entry for entry in cases[t].address if entry < stops[t]] for t in tables]
+    address = np.array([entry for part in parts for entry in part], dtype=np.int32)
+    ends, padded = np.cumsum([len(part) for part in parts]), Asked([], owners, [], []).padded
+    to, who = indices.move_addresses(
+        address, ends, np.array(tables), np.array(edges), np.array(lines), padded
+    )
+    expected = []
+    for table, part in zip(tables, parts, strict=True):
+        for entry in part:
+            here = range(edges[table], edges[table + 1])
+            line = next(i for i in here if entry < lines[i][0])
+            _, added, apart, first, members, block = lines[line]
+            position = (entry - first) // block if block else (entry - first) % members
+            moved = entry + added + (apart * position if block else 0)
+            expected.append((moved, owners[line][position]))
+    assert list(zip(to.tolist(), who.tolist(), strict=True)) == expected
 
 
 @settings(deadline=None)  # the first one compiles

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -111,6 +112,8 @@ def _check_samples(samples: Mapping[str, int]) -> None:
 def _jagged(name: str, entry: Any) -> Jagged:
     if isinstance(entry, Jagged):
         return entry
+    if (found := _rectangle(entry)) is not None:
+        return found
     if _is_parts(entry):
         entry = Bags(entry[0], entry[1], weights=entry[2] if len(entry) == 3 else None)
     if not isinstance(entry, Bags):
@@ -124,6 +127,16 @@ def _jagged(name: str, entry: Any) -> Jagged:
     narrow = None if weights is None else np.ascontiguousarray(weights, dtype=np.float32)
     jagged = Jagged(ids, edges(count), narrow, shape)
     return jagged if valid is None else jagged.with_values(ids, valid)
+
+
+def _rectangle(entry: Any) -> Jagged | None:
+    """Whole numbers in a tensor or an array, as most batches have them; None: something else."""
+    if hasattr(entry, "detach"):
+        entry = host_array(entry)
+    if not isinstance(entry, np.ndarray) or entry.dtype.kind not in "iu" or not entry.ndim:
+        return None
+    ids = np.ascontiguousarray(entry.reshape(-1))
+    return Jagged(ids, _equal_edges(len(entry), len(ids)), None, entry.shape)
 
 
 def _is_parts(entry: Any) -> bool:
@@ -189,6 +202,7 @@ def _on_host(value: Any) -> Any:
     return array if array.ndim else array.item()
 
 
+@lru_cache(maxsize=256)  # all features of all batches have a few
 def _equal_edges(samples: int, count: int) -> Ints:
     each = count // samples if samples else 0
     return np.arange(samples + 1, dtype=np.int64) * each

@@ -110,9 +110,18 @@ class Remapper:
         self, path: str, specs: tuple[_Spec, ...], rows: bool = False, *, owner: bool = False
     ):
         self.path, self._specs, self.holds_rows = path, specs, rows
-        self._file = np.memmap(path, dtype=np.uint8, mode="r")
+        # A plain array: compiled loops take those without looking twice.
+        self._file = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         self.tables = {spec.table.name: spec.open(self._file) for spec in specs}
         self.reads = reads_of(spec.table for spec in specs)
+        self._features = tuple(dict.fromkeys(read.feature for read in self.reads))
+        starts = {spec.table.name: spec.start // 4 for spec in specs}
+        self._narrow = self._file[: len(self._file) // 4 * 4].view(np.int32)
+        self._places = np.array(
+            [(starts[read.table.name], read.table.num_embeddings) for read in self.reads],
+            dtype=np.int64,
+        )
+        self._all_narrow = all(spec.item_bytes == 4 for spec in specs)
         self._end = weakref.finalize(self, _remove, path) if owner else None
 
     @classmethod
@@ -152,23 +161,52 @@ class Remapper:
         """The same batch with addresses for ids; what has no row is treated as its table says."""
         if isinstance(batch, Addressed):
             return batch
-        found = jagged_batch(batch, dict.fromkeys(read.feature for read in self.reads))
-        return Addressed({r.key: self._addressed(r, found[r.feature]) for r in self.reads})
+        found = jagged_batch(batch, self._features)
+        jagged = [found[read.feature] for read in self.reads]
+        rows = [self._rows(*pair) for pair in zip(self.reads, jagged, strict=True)]
+        addresses = self._addresses(rows)
+        return Addressed(
+            {
+                entry[0].key: self._addressed(*entry)
+                for entry in zip(self.reads, jagged, rows, addresses, strict=True)
+            }
+        )
 
-    def _addressed(self, read: Read, jagged: Jagged) -> Jagged:
+    def _rows(self, read: Read, jagged: Jagged) -> NDArray[np.integer[Any]]:
+        """The rows of ids; one that has none is outside of the table."""
         table_map = self.tables[read.table.name]
-        table, ids = table_map.table, jagged.values
-        where = Where(read.feature, lengths=jagged.lengths)
         if self.holds_rows:
-            rows = numbers_of(table, ids, where)
-        else:
-            rows = unchecked_rows(table, ids, table_map.vocabulary, where)
-        found, kept = np.empty(len(rows), dtype=table_map.address.dtype), None
-        if int(look_up(rows, table_map.address, found)) >= 0:
-            settle = settled_numbers if self.holds_rows else settled_rows
-            settled = settle(table, rows, ids, where)
-            found, kept = np.asarray(table_map.address[settled.rows]), settled.kept
-        return _without_gaps(read, jagged.with_values(found, kept))
+            return numbers_of(table_map.table, jagged.values, Where(read.feature))
+        where = Where(read.feature)
+        return unchecked_rows(table_map.table, jagged.values, table_map.vocabulary, where)
+
+    def _addresses(self, rows: list[NDArray[np.integer[Any]]]) -> Iterator[Addresses | None]:
+        """Of each read the addresses of its rows; None: some are not in the table."""
+        if self._all_narrow:  # all in one loop: a call for each costs more than the look-up
+            ends = np.cumsum([len(part) for part in rows])
+            missing = np.empty(len(rows), dtype=np.bool_)
+            every = np.concatenate(rows).astype(np.int64, copy=False)
+            found = look_up_all(every, ends, self._places, self._narrow, missing)
+            starts = [0, *ends.tolist()]
+            for start, stop, lacks in zip(starts, starts[1:], missing.tolist(), strict=False):
+                yield None if lacks else found[start:stop]
+            return
+        for read, part in zip(self.reads, rows, strict=True):
+            address = self.tables[read.table.name].address
+            here = np.empty(len(part), dtype=address.dtype)
+            yield here if look_up(part, address, here) < 0 else None
+
+    def _addressed(
+        self, read: Read, jagged: Jagged, rows: NDArray[np.integer[Any]], found: Addresses | None
+    ) -> Jagged:
+        if found is not None:
+            moved = jagged.with_values(found)
+            return moved if moved.kept is None else _without_gaps(read, moved)
+        table_map, where = self.tables[read.table.name], Where(read.feature, lengths=jagged.lengths)
+        settle = settled_numbers if self.holds_rows else settled_rows
+        settled = settle(table_map.table, rows, jagged.values, where)
+        found = np.asarray(table_map.address[settled.rows])
+        return _without_gaps(read, jagged.with_values(found, settled.kept))
 
 
 def _without_gaps(read: Read, jagged: Jagged) -> Jagged:
@@ -195,6 +233,28 @@ def look_up(ids: NDArray[Any], table: NDArray[Any], found: NDArray[Any]) -> int:
             return i
         found[i] = table[row]
     return -1
+
+
+@compiled
+def look_up_all(
+    ids: Ints, ends: Ints, places: Ints, tables: NDArray[np.int32], missing: NDArray[np.bool_]
+) -> NDArray[np.int32]:
+    """The addresses of ids, part by part up to `ends`; whether a part has ids without one.
+
+    `places` are lines of where a part's table begins in `tables`, and how many rows it has.
+    """
+    found, i = np.empty(len(ids), dtype=np.int32), 0
+    for part in range(len(ends)):
+        start, rows = places[part]
+        missing[part] = False
+        for k in range(i, ends[part]):
+            row = ids[k]
+            if row < 0 or row >= rows:
+                missing[part] = True
+                break
+            found[k] = tables[start + row]
+        i = ends[part]
+    return found
 
 
 @dataclass(frozen=True)

@@ -101,14 +101,15 @@ class Piece:
         return int(self.band.rows_per_member(len(self.owners))[self.position])
 
     @property
-    def _block(self) -> int:
+    def block(self) -> int:
+        """Rows of a member, if they lie in blocks."""
         return -(-self.band.rows // len(self.owners))
 
     @property
     def numbers(self) -> tuple[int, int, int, int]:
         """What kernels need to find owners: start, stop, offset, rows of a block (0: spread)."""
         band = self.band
-        block = self._block if band.order == "blocks" else 0
+        block = self.block if band.order == "blocks" else 0
         return band.start, band.stop, band.offset, block
 
     def places(self, address: Addresses) -> tuple[Addresses, Addresses]:
@@ -116,7 +117,7 @@ class Piece:
         band, members = self.band, len(self.owners)
         place = address - band.start
         if band.order == "blocks":
-            return place // self._block, place % self._block
+            return place // self.block, place % self.block
         if members == 1:
             return np.zeros_like(place), place
         return (place + band.offset) % members, place // members
@@ -129,7 +130,7 @@ class Piece:
         """The addresses of the rows that this rank keeps, slot by slot."""
         slots = np.arange(self.rows_here, dtype=np.int64)
         if self.band.order == "blocks":
-            return self.band.start + self.position * self._block + slots
+            return self.band.start + self.position * self.block + slots
         members = len(self.owners)
         first = (self.position - self.band.offset) % members
         return self.band.start + first + slots * members

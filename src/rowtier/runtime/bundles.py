@@ -1,15 +1,16 @@
 """Tables that are alike are run as one, so that forty cost a step no more Python than one.
 
 A *bundle* lays pooled tables of one width, type and optimizer one after the other, and bands
-that are placed alike become one band of it. Every row keeps its holder: a band begins at the
-first place whose remainder its offset wants, which leaves a few places between two of them
-empty. A table with copies, gateways, column ranges or blocks of ids is a bundle of its own. So is
-one that is not pooled: its gradients would have to be copied together, which costs more.
+that are placed alike become one band of it; `cost/bundling.py` has the rule. Every row keeps its
+holder. A band that is spread begins at the first place whose remainder its offset wants, which
+leaves a few places between two of them empty; of bands in blocks every member's blocks lie one
+after the other. A table that is not pooled is a bundle of its own: its gradients would have to be
+copied together, which costs more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rowtier.cost import bundling
 from rowtier.plan.bags import Jagged
 from rowtier.plan.remap import Read, TableMap
 from rowtier.runtime import indices
@@ -28,29 +30,54 @@ from rowtier.tables import Table
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Layers = list[list[Piece]]
-_MOST_ROWS = 2**31 - 1  # addresses of 4 bytes
 _NO_MAP = np.empty(0, dtype=np.int32)
 
 
 @dataclass(frozen=True, eq=False)
 class Spans:
-    """The plan's bands inside one band of a bundle, in the order of their addresses."""
+    """The plan's bands inside one band of a bundle, in the order of their addresses.
+
+    One that is kept in blocks has a span on every member.
+    """
 
     numbers: Ints  # of the plan's pieces
-    starts: Ints  # where each begins, and where the last one ends
-    slots: Ints  # the same on this rank
+    starts: Ints  # where each span begins, and where the last one ends
+    slot_numbers: Ints  # of the plan's pieces on this rank
+    slots: Ints  # where each begins here, and where the last one ends
+    rows: Ints  # how many rows each has here
 
     def split(self, grouped: Grouped) -> Ints:
-        """Bands × ranks: how many of the entries for, or from, each rank are of which band."""
+        """Spans × ranks: how many of the entries for, or from, each rank are of which span."""
         if len(self.numbers) == 1:
             return grouped.counts[None]
         return indices.count_spans(grouped.data, grouped.counts, self.starts)
 
-    def split_slots(self, slots: Ints) -> Ints:
-        """How many of some slots, rising, are of which band."""
-        if len(self.numbers) == 1:
-            return np.array([len(slots)])
-        return np.diff(np.searchsorted(slots, self.slots))
+    def count(self, address: NDArray[Any]) -> Ints:
+        """How many of some addresses of the band are of which span."""
+        span = np.searchsorted(self.starts, address, side="right") - 1
+        return np.bincount(span, minlength=len(self.numbers))
+
+    def split_slots(self, slots: Ints) -> tuple[Ints, Ints]:
+        """The plan's pieces, and how many of some slots, rising, are of which."""
+        if len(self.slot_numbers) == 1:
+            return self.slot_numbers, np.array([len(slots)])
+        return self.slot_numbers, np.diff(np.searchsorted(slots, self.slots))
+
+    def slot_span(self, slots: Ints) -> Ints:
+        """Which of `slot_numbers` each slot is of."""
+        return np.searchsorted(self.slots[1:-1], slots, side="right")
+
+    def places(self, slots: Ints) -> Ints:
+        """Slots counted from the first one of the plan's piece they are of."""
+        if len(self.slot_numbers) == 1:
+            return slots
+        return np.asarray(slots - self.slots[self.slot_span(slots)])
+
+    @cached_property
+    def every_slot(self) -> Ints:
+        """All slots that hold a row."""
+        pairs = zip(self.slots.tolist(), self.rows.tolist(), strict=False)
+        return np.concatenate([np.arange(start, start + rows) for start, rows in pairs])
 
 
 class Window(NamedTuple):
@@ -60,16 +87,13 @@ class Window(NamedTuple):
     base: int
 
 
-class _Move(NamedTuple):
-    """From a table's addresses to its bundle's: band by band one number is added."""
+class _Moves(NamedTuple):
+    """From addresses of tables to those of their bundle, as `indices.move_addresses` wants it."""
 
-    bands: Ints  # as `indices.move_addresses` wants them
-    owners: Ints  # bands × positions: who is asked for a sum; if nobody, the number of ranks
-
-    @property
-    def counted(self) -> Ints:
-        """Where in `Bundle.numbers` each band is."""
-        return self.bands[:, 2]
+    edges: Ints  # where the lines of each table begin, and where the last one's end
+    lines: Ints  # one per band, table by table
+    owners: Ints  # lines × positions: who is asked for a sum; if nobody, the number of ranks
+    numbers: Ints  # of the plan's pieces
 
 
 @dataclass(eq=False)
@@ -82,7 +106,6 @@ class Lookups:
     weights: Floats  # empty: all 1
     bag_starts: Ints  # per table, and where the last one's end
     weighted: NDArray[np.bool_]  # per table, whether its lookups have weights of their own
-    counts: Ints  # lookups per band of the plan, as in `Bundle.numbers`
     # Per lookup who is asked for its sum (the number of ranks: its row comes here), if known.
     asked: NDArray[np.int32] | None = None
 
@@ -153,7 +176,7 @@ class Bundle:
     map: TableMap
     layers: Layers
     spans: dict[int, Spans]  # per piece of the bundle
-    moves: list[_Move] = field(default_factory=list)  # per table; empty: addresses stay
+    moves: _Moves | None = None  # None: addresses stay
     reads: list[int] = field(default_factory=list)  # of the remapper, table by table
     table_of: list[int] = field(default_factory=list)  # per read
 
@@ -180,51 +203,41 @@ class Bundle:
         bands = [(p.band.start, p.band.stop) for p in self.pieces if not p.pooled]
         return np.array(bands, dtype=np.int64).reshape(-1, 2)
 
-    def counts_of(self, piece: Piece, counts: Ints) -> Ints:
-        """The part of counts, as in `numbers`, that is of one piece."""
-        at = 0
-        for here in self.pieces:
-            size = len(self.spans[here.number].numbers)
-            if here is piece:
-                return counts[at : at + size]
-            at += size
-        raise AssertionError(piece)
+    @cached_property
+    def read_tables(self) -> Ints:
+        """Per read the table."""
+        return np.array(self.table_of, dtype=np.int64)
 
     def lookups(self, parts: Sequence[Jagged]) -> Lookups:
         """What is asked for in a batch, one part per read."""
-        tables = self.table_of
-        samples = np.array([part.samples for part in parts], dtype=np.int64)
-        bags = np.bincount(tables, samples, len(self.tables)).astype(np.int64)
+        samples = [part.samples for part in parts]
+        starts = np.zeros(len(self.tables) + 1, dtype=np.int64)
+        for table, size in zip(self.table_of, samples, strict=True):
+            starts[table + 1] += size
+        np.cumsum(starts, out=starts)
         weighted = np.zeros(len(self.tables), dtype=np.bool_)
-        for table, part in zip(tables, parts, strict=True):
-            weighted[table] |= part.weights is not None
-        starts = np.concatenate(([0], np.cumsum(bags)))
-        edges = _joined_edges(parts, int(samples.sum()))
-        weights = _joined_weights(parts)
-        if self.moves:
-            address, asked, counts = self._moved(parts)
-            return Lookups(self, address, edges, weights, starts, weighted, counts, asked)
-        address = _joined_values(parts)
-        return Lookups(self, address, edges, weights, starts, weighted, self._count(address))
-
-    def _count(self, address: NDArray[Any]) -> Ints:
-        found = [
-            indices.count_inside(
-                self.map.in_layer(piece.layer, address), piece.band.start, piece.band.stop
-            )
-            for piece in self.pieces
-        ]
-        return np.array(found, dtype=np.int64)
-
-    def _moved(self, parts: Sequence[Jagged]) -> tuple[NDArray[np.int32], NDArray[np.int32], Ints]:
-        address, asked = np.empty((2, sum(len(part.values) for part in parts)), dtype=np.int32)
-        counts, at = np.zeros(len(self.numbers), dtype=np.int64), 0
         for table, part in zip(self.table_of, parts, strict=True):
-            here = slice(at, at + len(part.values))
-            move = self.moves[table]
-            indices.move_addresses(part.values, *move, address[here], asked[here], counts)
-            at = here.stop
-        return address, asked, counts
+            if part.weights is not None:
+                weighted[table] = True
+        ends = np.cumsum([len(part.values) for part in parts])
+        edges = _joined_edges(parts, ends, int(starts[-1]))
+        weights = _joined_weights(parts)
+        address, asked = _joined_values(parts), None
+        if self.moves is not None:
+            address, asked = indices.move_addresses(
+                address, ends, self.read_tables, *self.moves[:3]
+            )
+        return Lookups(self, address, edges, weights, starts, weighted, asked)
+
+    def count(self, lookups: Lookups) -> Ints:
+        """Lookups per span, as in `numbers`."""
+        return np.concatenate([self.count_in(piece, lookups.address) for piece in self.pieces])
+
+    def count_in(self, piece: Piece, address: NDArray[Any]) -> Ints:
+        """Lookups per span of one piece."""
+        found = self.map.in_layer(piece.layer, address)
+        inside = (found >= piece.band.start) & (found < piece.band.stop)
+        return self.spans[piece.number].count(found[inside])
 
     @cached_property
     def pooled_numbers(self) -> Ints:
@@ -242,9 +255,10 @@ class Bundle:
         return tuple(np.array(column, dtype=np.int64) for column in zip(*found, strict=True))  # type: ignore[return-value]
 
     def _pooled_bands(self) -> Iterator[tuple[int, int, int]]:
-        table_of: dict[int, int] = {}
-        for table, move in enumerate(self.moves):
-            table_of |= dict.fromkeys(self.numbers[move.counted].tolist(), table)
+        assert self.moves is not None
+        sizes = np.diff(self.moves.edges)
+        tables = np.repeat(np.arange(len(self.tables)), sizes).tolist()
+        table_of = dict(zip(self.moves.numbers.tolist(), tables, strict=True))
         for piece in self.pieces:
             if piece.pooled:
                 spans = self.spans[piece.number]
@@ -277,38 +291,11 @@ def bundles_of(
 
 def _alike(pieces: dict[str, Layers]) -> list[list[str]]:
     """Names of tables that are run together, in the order of the plan."""
-    groups: dict[Hashable, list[str]] = {}
-    for name, layers in pieces.items():
-        table = layers[0][0].table
-        kind: Hashable = name
-        if _can_join(layers):
-            kind = (table.embedding_dim, table.dtype, table.pooling, table.optimizer)
-            # 4 bytes an address, as each has alone.
-            while sum(_rows(pieces[n]) for n in (*groups.get(kind, ()), name)) > _MOST_ROWS:
-                kind = (kind, "more")
-        groups.setdefault(kind, []).append(name)
-    return list(groups.values())
-
-
-def _rows(layers: Layers) -> int:
-    """Places that a table takes in a bundle, with what stays empty, at most."""
-    return sum(piece.band.rows + len(piece.owners) for piece in layers[0])
-
-
-def _can_join(layers: Layers) -> bool:
-    table = layers[0][0].table
-    return (
-        table.pooling != "none"
-        and len(layers) == 1
-        and _rows(layers) <= _MOST_ROWS
-        and all(
-            piece.copies == 1
-            and piece.hops == 1
-            and not piece.way.staged
-            and (piece.band.order == "spread" or len(piece.owners) == 1)
-            for piece in layers[0]
-        )
-    )
+    tables = [
+        (layers[0][0].table, [piece.band for layer in layers for piece in layer])
+        for layers in pieces.values()
+    ]
+    return bundling.bundled(tables, next(iter(pieces.values()))[0][0].world.tree)
 
 
 def _alone(found: Layers, table_map: TableMap, number: int) -> tuple[Bundle, dict[int, Window]]:
@@ -320,13 +307,22 @@ def _alone(found: Layers, table_map: TableMap, number: int) -> tuple[Bundle, dic
             renumbered = replace(piece, number=number)
             here.append(renumbered)
             windows[piece.number] = Window(number, 0)
-            edges = np.array([piece.band.start, piece.band.stop])
-            slots = np.array([0, piece.rows_here])
-            spans[number] = Spans(np.array([piece.number]), edges, slots)
+            edges, here_rows = [piece.band.start, piece.band.stop], piece.rows_here
+            numbers = np.array([piece.number])
+            spans[number] = Spans(
+                numbers, np.array(edges), numbers, np.array([0, here_rows]), np.array([here_rows])
+            )
             number += 1
         layers.append(here)
     table = layers[0][0].table
     return Bundle(table, (table,), table_map, layers, spans), windows
+
+
+class _Laid(NamedTuple):
+    """Where a band lies in its bundle."""
+
+    added: int  # to its addresses
+    apart: int  # added once more for every block before
 
 
 def _joined(found: list[Layers], number: int) -> tuple[Bundle, dict[int, Window]]:
@@ -334,53 +330,83 @@ def _joined(found: list[Layers], number: int) -> tuple[Bundle, dict[int, Window]
     kinds: dict[Hashable, list[Piece]] = {}
     for layers in found:
         for piece in layers[0]:
-            kinds.setdefault(_kind(piece), []).append(piece)
+            kinds.setdefault(bundling.piece_key(piece.band, piece.world.tree), []).append(piece)
     tables = tuple(layers[0][0].table for layers in found)
     name = f"{tables[0].name} and {len(tables) - 1} more"
-    rows = 0
-    table = tables[0].model_copy(update={"name": name})
+    table, rows = tables[0].model_copy(update={"name": name}), 0
     made: list[Piece] = []
     spans: dict[int, Spans] = {}
     windows: dict[int, Window] = {}
-    added: dict[int, tuple[int, int]] = {}  # per piece of the plan: what is added, which band
+    laid: dict[int, _Laid] = {}  # per piece of the plan
     # Rows that are fetched first: then the bits that tell distinct ones are few.
     for alike in sorted(kinds.values(), key=lambda alike: alike[0].pooled):
-        firsts, stop = _laid(alike)
-        band = alike[0].band.model_copy(
-            update={"start": rows, "stop": rows + stop, "offset": 0, "order": "spread"}
-        )
-        piece = replace(alike[0], number=number, band=band, layer=0)
+        lay = _lay_blocks if _in_blocks(alike[0]) else _lay_spread
+        piece, spans[number], places = lay(alike, rows, number)
         made.append(piece)
-        bases = [_base(one, first) for one, first in zip(alike, firsts, strict=True)]
-        for one, first, base in zip(alike, firsts, bases, strict=True):
-            added[one.number] = (rows + first - one.band.start, len(added))
+        for one, place, base in zip(alike, places, spans[number].slots.tolist(), strict=False):
+            laid[one.number] = place
             windows[one.number] = Window(number, base)
-        spans[number] = Spans(
-            np.array([one.number for one in alike]),
-            np.array([rows + first for first in firsts] + [rows + stop]),
-            np.array([*bases, piece.rows_here]),
-        )
-        rows, number = rows + stop, number + 1
+        rows, number = piece.band.stop, number + 1
     table = table.model_copy(update={"num_embeddings": rows})
     made = [replace(piece, table=table) for piece in made]
-    moves = [_move(layers[0], added) for layers in found]
+    moves = _moves([layers[0] for layers in found], laid)
     bundle_map = TableMap(table, _NO_MAP, (None,))
     return Bundle(table, tables, bundle_map, [made], spans, moves), windows
 
 
-def _kind(piece: Piece) -> Hashable:
-    return (piece.band.scope, piece.band.members, piece.band.tier, piece.way)
+def _in_blocks(piece: Piece) -> bool:
+    return piece.band.order == "blocks" and len(piece.owners) > 1
 
 
-def _laid(alike: Iterable[Piece]) -> tuple[list[int], int]:
-    """The first place of every band, and the place after the last of them."""
+def _lay_spread(alike: list[Piece], rows: int, number: int) -> tuple[Piece, Spans, list[_Laid]]:
+    """One band after the other, each from the first place whose remainder its offset wants."""
     firsts, at = [], 0
     for piece in alike:
         members = len(piece.owners)
         at += (piece.band.offset - at) % members if piece.band.order == "spread" else 0
         firsts.append(at)
         at += piece.band.rows
-    return firsts, at
+    made = _made(alike[0], number, rows, rows + at, "spread")
+    bases = [_base(one, first) for one, first in zip(alike, firsts, strict=True)]
+    numbers = np.array([one.number for one in alike])
+    spans = Spans(
+        numbers,
+        np.array([rows + first for first in firsts] + [rows + at]),
+        numbers,
+        np.array([*bases, made.rows_here]),
+        np.array([one.rows_here for one in alike]),
+    )
+    laid = [
+        _Laid(rows + first - one.band.start, 0) for one, first in zip(alike, firsts, strict=True)
+    ]
+    return made, spans, laid
+
+
+def _lay_blocks(alike: list[Piece], rows: int, number: int) -> tuple[Piece, Spans, list[_Laid]]:
+    """The blocks of a member one after the other, member by member."""
+    members, blocks = len(alike[0].owners), np.array([piece.block for piece in alike])
+    bases = np.cumsum(blocks) - blocks
+    block = int(blocks.sum())
+    made = _made(alike[0], number, rows, rows + block * members, "blocks")
+    numbers = np.array([one.number for one in alike])
+    starts = rows + (np.arange(members)[:, None] * block + bases).reshape(-1)
+    spans = Spans(
+        np.tile(numbers, members),
+        np.append(starts, made.band.stop),
+        numbers,
+        np.append(bases, made.rows_here) if made.rows_here else np.zeros(len(bases) + 1, np.int64),
+        np.array([one.rows_here for one in alike]),
+    )
+    laid = [
+        _Laid(rows + int(base) - one.band.start, block - int(each))
+        for one, base, each in zip(alike, bases, blocks, strict=True)
+    ]
+    return made, spans, laid
+
+
+def _made(like: Piece, number: int, start: int, stop: int, order: str) -> Piece:
+    update = {"start": start, "stop": stop, "offset": 0, "order": order}
+    return replace(like, number=number, band=like.band.model_copy(update=update), layer=0)
 
 
 def _base(piece: Piece, first: int) -> int:
@@ -392,30 +418,33 @@ def _base(piece: Piece, first: int) -> int:
     return (first + skipped) // members
 
 
-def _move(layer: list[Piece], added: dict[int, tuple[int, int]]) -> _Move:
-    layer = sorted(layer, key=lambda piece: piece.band.start)
-    asked = [list(piece.owners) if piece.pooled else [piece.world.size] for piece in layer]
-    owners = np.full((len(layer), max(map(len, asked))), -1, dtype=np.int64)
-    bands = []
-    for line, piece, here in zip(owners, layer, asked, strict=True):
+def _moves(tables: list[list[Piece]], laid: dict[int, _Laid]) -> _Moves:
+    tables = [sorted(layer, key=lambda piece: piece.band.start) for layer in tables]
+    every = [piece for layer in tables for piece in layer]
+    asked = [list(piece.owners) if piece.pooled else [piece.world.size] for piece in every]
+    owners = np.full((len(every), max(map(len, asked))), -1, dtype=np.int64)
+    lines = []
+    for line, piece, here in zip(owners, every, asked, strict=True):
         line[: len(here)] = here
-        first = piece.band.start - piece.band.offset
-        bands.append((piece.band.stop, *added[piece.number], first, len(here)))
-    return _Move(np.array(bands, dtype=np.int64), owners)
+        block = piece.block if _in_blocks(piece) else 0
+        first = piece.band.start - (0 if block else piece.band.offset)
+        lines.append((piece.band.stop, *laid[piece.number], first, len(here), block))
+    edges = np.cumsum([0, *map(len, tables)])
+    numbers = np.array([piece.number for piece in every])
+    return _Moves(edges, np.array(lines, dtype=np.int64), owners, numbers)
 
 
 def _joined_values(parts: Sequence[Jagged]) -> NDArray[Any]:
     return parts[0].values if len(parts) == 1 else np.concatenate([part.values for part in parts])
 
 
-def _joined_edges(parts: Sequence[Jagged], bags: int) -> Ints:
+def _joined_edges(parts: Sequence[Jagged], ends: Ints, bags: int) -> Ints:
     if len(parts) == 1:
         return parts[0].edges
-    edges, bag, at = np.zeros(bags + 1, dtype=np.int64), 1, 0
-    for part in parts:
-        np.add(part.edges[1:], at, out=edges[bag : bag + part.samples])
-        bag += part.samples
-        at += len(part.values)
+    edges = np.zeros(bags + 1, dtype=np.int64)
+    np.concatenate([part.edges[1:] for part in parts], out=edges[1:])
+    before = np.append(0, ends[:-1])
+    edges[1:] += np.repeat(before, [part.samples for part in parts])
     return edges
 
 
@@ -431,3 +460,8 @@ def _joined_weights(parts: Sequence[Jagged]) -> Floats:
             for part in parts
         ]
     )
+
+
+def as_type(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Addresses as whole numbers of another type; not copied if they are as long in it."""
+    return values.view(dtype) if values.itemsize == dtype.itemsize else values.astype(dtype)

@@ -1,7 +1,8 @@
-"""What the runtime really did: rows and bytes, per band, tier and link level, step by step.
+"""What the runtime really did: bytes per link level always, rows and bytes per band if asked.
 
-Counted where it happens, from the sizes of what was sent and the rows that were touched, so
-that `rowtier replay` on the same batches can be held against it.
+Bytes per link level are counted message by message, from the sizes of what is sent. With
+`counters=True` an observer (`band_counts.py`) counts rows and bytes of every band too, so that
+`rowtier replay` on the same batches can be held against it; that takes time in every step.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.cost.amounts import whole_bytes
+from rowtier.errors import UserError
 from rowtier.files import StrPath, dump_json, write_atomic
 from rowtier.runtime.address import Piece
 from rowtier.runtime.world import World
@@ -24,7 +26,31 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 FLOWS = ("ids", "forward", "backward", "sync", "sync_ids", "norms", "headers")
 SENT, RECEIVED = 0, 1
+_FLOW_NUMBERS = {flow: number for number, flow in enumerate(FLOWS)}
 _ROWS = ("lookups", "read", "updated")
+
+
+@dataclass(eq=False)
+class PerBand:
+    """Counts of every piece of the plan, on one rank."""
+
+    passes: Ints  # ranks × levels: whether what goes to a rank passes a level's links
+    pieces: int
+
+    def __post_init__(self) -> None:
+        levels = self.passes.shape[1]
+        self.rows = np.zeros((self.pieces, len(_ROWS)), dtype=np.int64)
+        self.links = np.zeros((self.pieces, len(FLOWS), 2, levels), dtype=np.int64)
+
+    def add_rows(self, what: str, pieces: Ints, counts: Ints) -> None:
+        """Count rows of pieces, any of them several times: "lookups", "read" or "updated"."""
+        np.add.at(self.rows[:, _ROWS.index(what)], pieces, counts)
+
+    def add_bytes(self, flow: str, pieces: Ints, sent: Ints, received: Ints) -> None:
+        """Count bytes, pieces × ranks, by the rank they went to, and came from."""
+        here = self.links[:, _FLOW_NUMBERS[flow]]
+        for way, counts in ((SENT, sent), (RECEIVED, received)):
+            np.add.at(here[:, way], pieces, counts @ self.passes)
 
 
 @dataclass(eq=False)
@@ -38,67 +64,59 @@ class Counters:
 
     world: World
     pieces: list[Piece]
+    per_band: bool = False
     steps: int = 0
-    rows: Ints = field(init=False)  # pieces × lookups, read, updated
-    links: Ints = field(init=False)  # pieces × flows × sent, received × levels
+    ranks: Ints = field(init=False)  # flows × sent, received × ranks: bytes
+    bands: PerBand | None = field(init=False)
 
     def __post_init__(self) -> None:
-        levels = np.arange(max(1, self.world.tree.levels))
-        # Ranks × levels: whether what goes to a rank passes a level; what stays here is none.
+        levels = np.arange(self.world.tree.levels)
+        # What stays here passes no level.
         self._passes = ((self.world.distance - 1)[:, None] == levels).astype(np.int64)
         self.reset()
 
     def reset(self) -> None:
         """Begin anew."""
-        levels = self.world.tree.levels
         self.steps = 0
-        self.rows = np.zeros((len(self.pieces), len(_ROWS)), dtype=np.int64)
-        self.links = np.zeros((len(self.pieces), len(FLOWS), 2, levels), dtype=np.int64)
+        self.ranks = np.zeros((len(FLOWS), 2, self.world.size), dtype=np.int64)
+        self.bands = PerBand(self._passes, len(self.pieces)) if self.per_band else None
 
-    def add_rows(self, what: str, pieces: Ints, counts: Ints) -> None:
-        """Count rows of pieces: "lookups", "read" or "updated"."""
-        self.rows[pieces, _ROWS.index(what)] += counts
+    def add(self, flow: str, sent: Ints | int, received: Ints | int) -> None:
+        """Count the bytes of a message to, and from, each rank (or each of them as many)."""
+        here = self.ranks[_FLOW_NUMBERS[flow]]
+        here[SENT] += sent
+        here[RECEIVED] += received
 
-    def add_bytes(self, flow: str, pieces: Ints, sent: Ints, received: Ints) -> None:
-        """Count bytes, pieces × ranks, by the rank they went to, and came from."""
-        if not self.world.tree.levels:
-            return
-        index = FLOWS.index(flow)
-        for way, counts in ((SENT, sent), (RECEIVED, received)):
-            self.links[pieces, index, way] += counts @ self._passes
-
-    def add_headers(self, each: int) -> None:
-        """Count bytes to and from every rank; they are of no piece, so they count for the first."""
-        counts = np.full((1, self.world.size), each, dtype=np.int64)
-        self.add_bytes("headers", np.zeros(1, dtype=np.int64), counts, counts)
+    @property
+    def links(self) -> Ints:
+        """Bytes by flows × sent, received × levels."""
+        return np.asarray(self.ranks @ self._passes)
 
     def gathered(self, wire: Wire) -> Totals:
         """The counts of all ranks; all of them must call this."""
-        size = self.world.size
-        own = np.concatenate([[self.steps], self.rows.reshape(-1), self.links.reshape(-1)])
+        size, links = self.world.size, self.links
+        parts = [np.array([self.steps]), links]
+        if self.bands is not None:
+            parts += [self.bands.rows, self.bands.links]
+        own = np.concatenate([part.reshape(-1) for part in parts])
         everyones = wire.swap_fixed(np.tile(own, (size, 1)))
-        rows = everyones[:, 1 : 1 + self.rows.size].reshape(size, *self.rows.shape)
-        links = everyones[:, 1 + self.rows.size :].reshape(size, *self.links.shape)
-        return Totals(self.world, self.pieces, int(everyones[:, 0].max()), rows, links)
+        edges = np.cumsum([part.size for part in parts])[:-1]
+        steps, *found = np.split(everyones, edges, axis=1)
+        shaped = [
+            part.reshape(size, *like.shape) for part, like in zip(found, parts[1:], strict=True)
+        ]
+        bands = BandTotals(self.world, self.pieces, *shaped[1:]) if len(shaped) > 1 else None
+        return Totals(self.world, int(steps.max()), shaped[0], bands)
 
 
 @dataclass(frozen=True, eq=False)
-class Totals:
-    """Counts of all ranks: arrays begin with the rank, then the piece."""
+class BandTotals:
+    """Counts of every band on all ranks: arrays begin with the rank, then the piece."""
 
     world: World
     pieces: list[Piece]
-    steps: int
-    rows: Ints
-    links: Ints
-
-    def sent(self, flow: str) -> Ints:
-        """Bytes that each rank sent through each level's links."""
-        return np.asarray(self.links[:, :, FLOWS.index(flow), SENT].sum(axis=1))
-
-    def received(self, flow: str) -> Ints:
-        """Bytes that each rank received through each level's links."""
-        return np.asarray(self.links[:, :, FLOWS.index(flow), RECEIVED].sum(axis=1))
+    rows: Ints  # ranks × pieces × lookups, read, updated
+    links: Ints  # ranks × pieces × flows × sent, received × levels
 
     def lookups(self) -> Ints:
         """Lookups per tier, all ranks together."""
@@ -130,10 +148,9 @@ class Totals:
                     written[rank, tree.columns[here.name]] += updated * stored
         return read, written
 
-    def lines(self) -> Iterator[dict[str, Any]]:
+    def lines(self, steps: int) -> Iterator[dict[str, Any]]:
         """One entry per band: rows and bytes per step, all ranks together."""
         levels = [level.name for level in self.world.tree.cluster.levels]
-        steps = max(1, self.steps)
         for number, piece in enumerate(self.pieces):
             band = piece.band
             rows = dict(
@@ -155,27 +172,80 @@ class Totals:
                 "bytes": flows,
             }
 
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Counts of all ranks. Those of bands are there if the module was made with `counters=True`."""
+
+    world: World
+    steps: int
+    links: Ints  # ranks × flows × sent, received × levels
+    per_band: BandTotals | None = None
+
+    def sent(self, flow: str) -> Ints:
+        """Bytes that each rank sent through each level's links."""
+        return np.asarray(self.links[:, FLOWS.index(flow), SENT])
+
+    def received(self, flow: str) -> Ints:
+        """Bytes that each rank received through each level's links."""
+        return np.asarray(self.links[:, FLOWS.index(flow), RECEIVED])
+
+    @property
+    def sent_per_step(self) -> float:
+        """Bytes that all ranks sent in a step, all flows and levels together."""
+        return float(self.links[:, :, SENT].sum()) / max(1, self.steps)
+
+    @property
+    def bands(self) -> BandTotals:
+        """Counts of every band."""
+        if self.per_band is None:
+            raise UserError(
+                "rows and bytes were not counted band by band, as that takes time in every step: "
+                "make ShardedEmbeddings with counters=True (bytes per link level are always there)"
+            )
+        return self.per_band
+
+    def lookups(self) -> Ints:
+        """Lookups per tier, all ranks together; wants `counters=True`."""
+        return self.bands.lookups()
+
+    def moved(self) -> tuple[Ints, Ints]:
+        """Bytes that each rank read and wrote in each tier; wants `counters=True`."""
+        return self.bands.moved()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """Rows and bytes per step of every band, all ranks together; wants `counters=True`."""
+        return self.bands.lines(max(1, self.steps))
+
     def to_dict(self) -> dict[str, Any]:
-        """The facts for machines; bytes and rows are per step, all ranks together."""
+        """The facts for machines; bytes and rows are per step, all ranks together.
+
+        `tiers_per_step` and `bands` are there with `counters=True` only.
+        """
         levels = [level.name for level in self.world.tree.cluster.levels]
-        tiers, steps = self.world.tree.cluster.tier_names, max(1, self.steps)
-        read, written = self.moved()
-        return {
+        steps = max(1, self.steps)
+        facts: dict[str, Any] = {
             "steps": self.steps,
             "ranks": self.world.size,
             "bytes_per_step": {
                 flow: dict(zip(levels, (self.sent(flow).sum(axis=0) / steps).tolist(), strict=True))
                 for flow in FLOWS
             },
-            "tiers_per_step": {
-                name: {
-                    "lookups": float(self.lookups()[i]) / steps,
-                    "read_bytes": float(read[:, i].sum()) / steps,
-                    "written_bytes": float(written[:, i].sum()) / steps,
-                }
-                for i, name in enumerate(tiers)
-            },
-            "bands": list(self.lines()),
+        }
+        if self.per_band is not None:
+            facts["tiers_per_step"] = self._tiers(steps)
+            facts["bands"] = list(self.lines())
+        return facts
+
+    def _tiers(self, steps: int) -> dict[str, dict[str, float]]:
+        lookups, (read, written) = self.lookups(), self.moved()
+        return {
+            name: {
+                "lookups": float(lookups[i]) / steps,
+                "read_bytes": float(read[:, i].sum()) / steps,
+                "written_bytes": float(written[:, i].sum()) / steps,
+            }
+            for i, name in enumerate(self.world.tree.cluster.tier_names)
         }
 
     def save(self, path: StrPath) -> None:
@@ -183,11 +253,11 @@ class Totals:
         write_atomic(path, dump_json(self.to_dict()))
 
     def to_tensorboard(self, writer: Any, step: int, prefix: str = "rowtier") -> None:
-        """Write bytes per level and flow, and rows per tier, to a SummaryWriter."""
+        """Write bytes per level and flow, and rows per tier if counted, to a SummaryWriter."""
         facts = self.to_dict()
         for flow, by_level in facts["bytes_per_step"].items():
             for level, amount in by_level.items():
                 writer.add_scalar(f"{prefix}/bytes/{level}/{flow}", amount, step)
-        for tier, entry in facts["tiers_per_step"].items():
+        for tier, entry in facts.get("tiers_per_step", {}).items():
             for name, amount in entry.items():
                 writer.add_scalar(f"{prefix}/{tier}/{name}", amount, step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.address import Piece, pieces_of
 from rowtier.runtime.bundles import Lookups, bundles_of
 from rowtier.runtime.counters import Counters
+from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.exchange import Exchange, Trip
 from rowtier.runtime.memory import Tiers, memories
 from rowtier.runtime.optim import KINDS, SGD, Optimizer, Update, squares_of
@@ -31,6 +33,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Gradients = Literal["mean", "sum"]
 _CHUNK = 1 << 13  # rows that are made at once
+_NOT_MEASURED: AbstractContextManager[None] = nullcontext()
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ class RunOptions:
     do; "sum" does not. `ids`: "narrow" sends 4 bytes an id where the table allows.
     `rows`: batches hold rows, made with `plan.rows_of`, in place of ids.
     `tiers` maps tier names to folders, or `Disk`s; all others are RAM.
+    `counters`: count rows and bytes of every band, which takes time in every step; bytes per
+    link level are counted always.
     """
 
     gradients: Gradients = "mean"
@@ -50,6 +55,7 @@ class RunOptions:
     seed: int = 0
     init: Init | None = None
     rows: bool = False
+    counters: bool = False
 
     def __post_init__(self) -> None:
         for name, accepted in (("gradients", ("mean", "sum")), ("ids", ("narrow", "wide"))):
@@ -84,7 +90,7 @@ class Engine:
         self.remapper = _shared_remapper(plan, self.wire, options.rows)
         self.pieces = pieces_of(plan, self.world)
         every = [piece for layers in self.pieces.values() for layer in layers for piece in layer]
-        self.counters = Counters(self.world, every)
+        self.counters = Counters(self.world, every, options.counters)
         self.memories = memories(plan.cluster.tier_names, options.tiers)
         # What is run, and the same rows once more as the plan's pieces see them.
         self.bundles, windows = bundles_of(self.pieces, self.remapper.tables, self.remapper.reads)
@@ -103,6 +109,7 @@ class Engine:
         self._beside: ThreadPoolExecutor | None = None
         self._synced: Future[dict[int, Sums]] | None = None
         self._factor = 1.0
+        self.dense_time: DenseTime | None = None  # while somebody measures
         self.initialise()
 
     def _shard(self, piece: Piece, inside: Shard | None = None, base: int = 0) -> Shard:
@@ -146,6 +153,10 @@ class Engine:
         """The row in each slot of a shard."""
         entry, piece = self.remapper.tables[shard.piece.table.name], shard.piece
         return entry.rows()[entry.in_first_layer(piece.layer, piece.addresses_here())]
+
+    def inside(self) -> AbstractContextManager[None]:
+        """Around the embeddings' own calls: their time is not the dense part's."""
+        return _NOT_MEASURED if self.dense_time is None else self.dense_time.inside()
 
     def lookups(self, batch: Addressed) -> list[Lookups]:
         """What each bundle is asked for, its features one after the other."""
@@ -296,8 +307,9 @@ class Engine:
         self._count_updated(shard, slots)
 
     def _count_updated(self, shard: Shard, slots: Ints) -> None:
-        spans = self._spans[shard.piece.number]
-        self.counters.add_rows("updated", spans.numbers, spans.split_slots(slots))
+        if self.counters.bands is not None:
+            spans = self._spans[shard.piece.number]
+            self.counters.bands.add_rows("updated", *spans.split_slots(slots))
 
     def forget_gradients(self) -> None:
         """Drop gradients that were not applied."""

@@ -1,7 +1,7 @@
 """One step's exchange for all tables: ids out, rows and sums in, gradients back.
 
-Few collectives, whatever the number of tables: per hop one for counts, one for ids and one
-for values of each type. Start reading at `Exchange.forward`.
+Few collectives, whatever the number of tables: per hop one for ids, with how many they are and
+the weights of lookups, and one for values of all types. Start reading at `Exchange.forward`.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from rowtier.runtime import indices, kernels
 from rowtier.runtime.address import Piece
-from rowtier.runtime.bundles import Bundle, Lookups
+from rowtier.runtime.band_counts import BandCounts
+from rowtier.runtime.bundles import Bundle, Lookups, as_type
 from rowtier.runtime.counters import Counters
-from rowtier.runtime.parcels import Grouped, Layout, swap_counts, swap_entries
+from rowtier.runtime.parcels import Grouped, Layout, Parcels, swap_lanes, swap_parcels
 from rowtier.runtime.rows import RowsTrip
-from rowtier.runtime.staged import StagedTrip, tell_bags
+from rowtier.runtime.staged import StagedTrip, bags_of_bits, bits_of_bags
 from rowtier.runtime.storage import Shard, embedding_bag
 from rowtier.runtime.sums import Pooled, SumsRequest, SumsTrip
 from rowtier.runtime.wire import Wire
@@ -111,13 +112,13 @@ class Exchange:
     ):
         self.wire = self.ids_wire = wire
         self.shards, self.counters = shards, counters
+        self._bands = BandCounts(counters)
         self.narrow = narrow
         self.hops = max(piece.hops for bundle in bundles for piece in bundle.pieces)
         self.pooled_pieces = {
             bundle: [p for p in (Pooled.of(bundle.layers, staged) for staged in (False, True)) if p]
             for bundle in bundles
         }
-        self._any_staged = any(p.staged for found in self.pooled_pieces.values() for p in found)
 
     def forward(self, lookups: list[Lookups]) -> Trip:
         """Bring everything that the lookups need to this rank."""
@@ -126,8 +127,8 @@ class Exchange:
     def ask(self, lookups: list[Lookups]) -> Trip:
         """Tell everyone what is needed of them. May run ahead: no row is read."""
         trip = Trip(lookups)
+        self._bands.lookups(lookups)
         for entry in lookups:
-            self.counters.add_rows("lookups", entry.bundle.numbers, entry.counts)
             for piece in entry.bundle.pieces:
                 if not piece.pooled:
                     trip.rows.append(RowsTrip(piece, self.shards[piece.number], entry))
@@ -153,54 +154,49 @@ class Exchange:
         sent += [request.ask(self.narrow and request.pieces[0].is_narrow) for request in requests]
         if not sent:
             return
-        counts = np.stack([grouped.counts for grouped in sent])
+        sent += [request.sent_weights for request in requests]
+        counted = len(sent)
+        staged = [request for request in requests if request.staged]
+        sent += [bits_of_bags(request) for request in staged]
         weighted = [flag for request in requests for flag in request.lookups.weighted]
-        told = np.repeat(np.array(weighted, dtype=np.int64)[:, None], counts.shape[1], axis=1)
-        got = swap_counts(self.ids_wire, np.concatenate([counts, told]))
-        self.counters.add_headers(4 * len(got))
-        received = self._swap_ids(sent, got[: len(sent)])
-        for entry, grouped in zip(rows, received, strict=False):
+        bags = [request.lookups.bags for request in staged]
+        parcels = swap_parcels(self.ids_wire, sent, [*weighted, *bags])
+        self._count_ids(parcels, counted)
+        for entry, grouped in zip(rows, parcels.received, strict=False):
             entry.deliver(hop, grouped)
-            self._count_ids(*entry.counted(hop), grouped.itemsize)
-        self._deliver_sums(requests, received[len(rows) :], got[len(sent) :] > 0)
+        notes = parcels.notes.T
+        self._deliver_sums(requests, parcels.received[len(rows) : counted], notes > 0)
+        for request, got, each in zip(
+            staged, parcels.received[counted:], notes[len(weighted) :], strict=True
+        ):
+            request.everyones_bags, request.told_bags = each, bags_of_bits(got)
+        self._bands.asked(rows, requests, hop, [grouped.itemsize for grouped in sent])
 
     def _as_ids(self, grouped: Grouped, piece: Piece) -> Grouped:
-        dtype = np.uint32 if self.narrow and piece.is_narrow else np.uint64
-        return Grouped(grouped.data.astype(dtype), grouped.counts)
+        dtype = np.dtype(np.uint32 if self.narrow and piece.is_narrow else np.uint64)
+        return Grouped(as_type(grouped.data, dtype), grouped.counts)
 
-    def _count_ids(self, numbers: Ints, sent: Ints, got: Ints, each: int) -> None:
-        self.counters.add_bytes("ids", numbers, sent * each, got * each)
-
-    def _swap_ids(self, sent: list[Grouped], got: Ints) -> list[Grouped]:
-        received: dict[int, Grouped] = {}
-        for dtype in (np.uint32, np.uint64):
-            lane = [i for i, grouped in enumerate(sent) if grouped.data.dtype == dtype]
-            here = swap_entries(self.ids_wire, [sent[i] for i in lane], got[lane])
-            received |= dict(zip(lane, here, strict=True))
-        return [received[i] for i in range(len(sent))]
+    def _count_ids(self, parcels: Parcels, channels: int) -> None:
+        """The first channels have ids and their weights, the others say of which bags they are."""
+        each = np.array([grouped.itemsize for grouped in parcels.received[:channels]])
+        for flow, sent, got in (
+            ("ids", parcels.sent[:, :channels] @ each, parcels.got[:, :channels] @ each),
+            ("headers", parcels.sent[:, channels:].sum(axis=1) + parcels.header_bytes,
+             parcels.got[:, channels:].sum(axis=1) + parcels.header_bytes),
+        ):  # fmt: skip
+            self.counters.add(flow, sent, got)
 
     def _deliver_sums(
         self, requests: list[SumsRequest], received: list[Grouped], flags: NDArray[np.bool_]
     ) -> None:
-        at = 0
-        for request, grouped in zip(requests, received, strict=True):
+        at, ids, weights = 0, received[: len(requests)], received[len(requests) :]
+        for request, grouped, values in zip(requests, ids, weights, strict=True):
             request.deliver(grouped)
-            self._count_ids(request.numbers, request.sent_by, request.got_by, grouped.itemsize)
             weighted = flags[at : at + len(request.bundle.tables)]
             at += len(weighted)
-            if weighted.any():  # the same on all ranks, as each tells all others
-                self._swap_weights(request, weighted)
-            self.counters.add_rows("read", *request.reads())
-
-    def _swap_weights(self, request: SumsRequest, weighted: NDArray[np.bool_]) -> None:
-        """Bring the weights of tables × ranks to where the rows are; all others are 1."""
-        came = request.got_by * weighted
-        sent = request.sent_by * request.lookups.weighted[:, None]
-        (got,) = swap_entries(self.ids_wire, [request.sent_weights], came.sum(axis=0)[None])
-        self._count_ids(request.numbers, sent, came, 4)
-        weights = np.ones(len(request.owned.bag), dtype=np.float32)
-        weights[request.take_weights(weighted)] = got.data
-        request.owned.weights = weights
+            if weighted.any():
+                request.deliver_weights(values, weighted)
+                self._bands.weights(request, weighted)
 
     def _split_sums(self, trip: Trip) -> None:
         for request in trip.requests:
@@ -211,7 +207,7 @@ class Exchange:
     def _answer(self, trip: Trip, hop: int) -> None:
         channels: list[Channel] = [t for t in trip.rows if t.piece.hops >= hop]
         channels += trip.sums if hop == 1 else []
-        trip.lanes[hop] = []
+        lanes = trip.lanes[hop] = []
         for kind in dict.fromkeys((channel.dtype, channel.width) for channel in channels):
             here = [channel for channel in channels if (channel.dtype, channel.width) == kind]
             dtype, width = kind
@@ -222,50 +218,28 @@ class Exchange:
                 width,
                 dtype,
             )
-            lane = layout.empty()
-            for number, channel in sorted(enumerate(here), key=lambda pair: pair[1].on_disk):
-                channel.fill(hop, layout, number, lane)
-            layout.answer(self.wire, lane)
-            trip.lanes[hop].append(Lane(kind, layout, here, lane))
-            self._count_values("forward", here, hop)
-        if hop == 1:
-            for entry in trip.rows:
-                self._count_reads(entry)
-
-    def _count_reads(self, entry: RowsTrip) -> None:
-        reads, piece, lookups = entry.reads, entry.piece, entry.lookups
-        if piece.way.level == 0 and not piece.once:  # looked up one by one, if distinct or not
-            reads = lookups.bundle.counts_of(piece, lookups.counts)
-        self.counters.add_rows("read", entry.spans.numbers, reads)
-
-    def _count_values(self, flow: str, channels: Iterable[Channel], hop: int) -> None:
-        for channel in channels:
-            size = channel.row_bytes
-            numbers, asked, got = channel.counted(hop)
-            sent, received = (got, asked) if flow == "forward" else (asked, got)
-            self.counters.add_bytes(flow, numbers, sent * size, received * size)
+            lanes.append(Lane(kind, layout, here, layout.empty()))
+        filled = [
+            (channel, number, lane)
+            for lane in lanes
+            for number, channel in enumerate(lane.channels)
+        ]
+        for channel, number, lane in sorted(filled, key=lambda entry: entry[0].on_disk):
+            channel.fill(hop, lane.layout, number, lane.rows)
+        swap_lanes(self.wire, [lane.layout.answer(lane.rows) for lane in lanes])
+        for lane in lanes:
+            self.counters.add("forward", lane.layout.got_bytes, lane.layout.asked_bytes)
+            self._bands.values("forward", lane.channels, hop)
 
     def _run_staged(self, trip: Trip) -> None:
-        if not self._any_staged:
-            return
-        staged = [request for request in trip.requests if request.staged]
-        own = np.array([request.lookups.bags for request in staged])
-        everyones = self.wire.swap_fixed(np.tile(own, (self.wire.world.size, 1)))
-        for number, request in enumerate(staged):
-            bags = np.ascontiguousarray(everyones[:, number])
-            told = tell_bags(self.wire, request, bags)
-            for entry in trip.staged:
-                if entry.request is request:
-                    entry.run(self.wire, bags, told)
-                    self._count_staged("forward", entry)
+        for entry in trip.staged:
+            entry.run(self.wire)
+            self._count_staged("forward", entry)
 
     def _count_staged(self, flow: str, entry: StagedTrip) -> None:
-        size = entry.row_bytes
         for stage in entry.stages:
-            sent, came = stage.sent_counts[None] * size, stage.came_counts[None] * size
-            if flow == "backward":
-                sent, came = came, sent
-            self.counters.add_bytes(flow, entry.numbers, sent, came)
+            self.counters.add(flow, *stage.bytes_moved(flow, entry.row_bytes))
+        self._bands.staged(flow, entry)
 
     def backward(self, trip: Trip, grads: dict[Bundle, Floats]) -> None:
         """Bring gradients to the rows: per bag, or per lookup of tables that are not pooled."""
@@ -296,9 +270,13 @@ class Exchange:
 
     def _give_back(self, trip: Trip, grad_lanes: dict[int, dict[tuple[str, int], Floats]]) -> None:
         for hop in sorted(trip.lanes):
-            for lane in trip.lanes[hop]:
-                lane.layout.give_back(self.wire, grad_lanes[hop][lane.kind])
-                self._count_values("backward", lane.channels, hop)
+            lanes = trip.lanes[hop]
+            swap_lanes(
+                self.wire, [lane.layout.give_back(grad_lanes[hop][lane.kind]) for lane in lanes]
+            )
+            for lane in lanes:
+                self.counters.add("backward", lane.layout.asked_bytes, lane.layout.got_bytes)
+                self._bands.values("backward", lane.channels, hop)
                 hops = [by_kind[lane.kind] for by_kind in _in_order(grad_lanes, lane.kind)]
                 for channel in lane.channels:
                     channel.take_back(hop, hops)

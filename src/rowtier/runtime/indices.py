@@ -166,44 +166,41 @@ def inside(address: NDArray[Any], bands: Ints) -> Ints:
 
 
 @compiled
-def count_inside(address: NDArray[Any], start: int, stop: int) -> int:
-    """How many addresses are of a band."""
-    count = 0
-    for entry in address:
-        if start <= entry < stop:
-            count += 1
-    return count
-
-
-@compiled
 def move_addresses(
-    address: NDArray[Any],
-    bands: Ints,
-    owners: Ints,
-    to: NDArray[Any],
-    asked: NDArray[np.int32],
-    counts: Ints,
-) -> None:
-    """Move addresses of a table to its bundle, find who is asked for each, and count them.
+    address: NDArray[Any], ends: Ints, tables: Ints, edges: Ints, lines: Ints, owners: Ints
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Move addresses of tables to their bundle, and find who is asked for each.
 
-    Bands are lines of stop, what is added, where to count, first place (offset included) and
-    members. Which one an address is of is anyone's guess, so that nothing here depends on it.
+    Part by part, of the tables given, up to `ends`. The bands of a table are the lines between
+    two `edges`: stop, what is added, what is added per block, first place (offset included),
+    members, and rows of a block (0: spread). Finding the band of an address has no branches,
+    as no processor could guess where they go.
     """
-    stops, added, firsts = bands[:-1, 0].copy(), bands[:, 1].copy(), bands[:, 3].copy()
-    members, owner = bands[:, 4].copy(), owners[:, 0].copy()
-    found, spread = np.zeros(len(bands), dtype=np.int64), members.max() > 1
-    for i in range(len(address)):
-        entry, band = np.int64(address[i]), 0
-        for stop in stops:
-            band += entry >= stop
-        to[i] = entry + added[band]
-        found[band] += 1
-        if spread:
-            asked[i] = owners[band, (entry - firsts[band]) % members[band]]
-        else:
-            asked[i] = owner[band]
-    for band in range(len(bands)):
-        counts[bands[band, 2]] += found[band]
+    to, asked = np.empty(len(address), dtype=np.int32), np.empty(len(address), dtype=np.int32)
+    i = 0
+    for part in range(len(ends)):
+        first, last = edges[tables[part]], edges[tables[part] + 1]
+        stops = lines[first : last - 1, 0].copy()
+        added, apart = lines[first:last, 1].copy(), lines[first:last, 2].copy()
+        starts, members = lines[first:last, 3].copy(), lines[first:last, 4].copy()
+        blocks, owner = lines[first:last, 5].copy(), owners[first:last, 0].copy()
+        plain = members.max() == 1 and blocks.max() == 0
+        for k in range(i, ends[part]):
+            entry, band = np.int64(address[k]), 0
+            for stop in stops:
+                band += entry >= stop
+            moved, whom = entry + added[band], owner[band]
+            if not plain:
+                place, block = entry - starts[band], blocks[band]
+                position = place // block if block else place % members[band]
+                if block:
+                    moved += apart[band] * position
+                if members[band] > 1:
+                    whom = owners[first + band, position]
+            to[k] = moved
+            asked[k] = whom
+        i = ends[part]
+    return to, asked
 
 
 @compiled
@@ -298,48 +295,30 @@ def ask_bags(
 
 @compiled
 def own_bags(
-    marked: NDArray[Any], counts: Ints, bands: Ints, starts: Ints, tables: Ints, bags_by: Ints
-) -> tuple[Ints, Ints, Ints, Ints, Ints, Ints]:
-    """What the ranks look up here; bands as in `owners_of`, spans begin at `starts`.
+    marked: NDArray[Any], counts: Ints, bands: Ints
+) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """What the ranks look up here; bands as in `owners_of`.
 
-    Of every lookup its address, bag, band and slot; where each bag begins; and spans × ranks, how
-    many lookups. `bags_by`, tables × ranks, counts bags.
+    Of every lookup its address, bag, band and slot; and where each bag begins.
     """
-    total, low = len(marked), starts[0]
+    total = len(marked)
     address, bag = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
     which, slots = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64)
     firsts = np.empty(total, dtype=np.int64)
-    found = np.zeros((len(starts), len(counts)), dtype=np.int64)
     bit, one = np.uint64(8 * marked.itemsize - 1), np.uint64(1)
-    band, start, stop, block, members = 0, low, low, np.int64(0), np.int64(1)
-    span, span_start, span_stop = 0, low, low
-    i, count = 0, np.int64(0)
-    for rank in range(len(counts)):
-        here, begun = 0, np.int64(0)
-        for _ in range(counts[rank]):
-            raw = np.uint64(marked[i])
-            entry = np.int64(raw & ((one << bit) - one))
-            first = np.int64(raw >> bit)
-            if (entry < span_start) | (entry >= span_stop):
-                found[span, rank] += here
-                bags_by[tables[span], rank] += begun
-                here, begun = 0, np.int64(0)
-                span = int(np.searchsorted(starts, entry, side="right")) - 1
-                span_start = starts[span]
-                span_stop = starts[span + 1] if span + 1 < len(starts) else np.int64(2**62)
-            if (entry < start) | (entry >= stop):
-                band = int(np.searchsorted(bands[:, 0], entry, side="right")) - 1
-                start, stop, _, block, members = bands[band]
-            firsts[count] = i
-            count += first
-            address[i], bag[i], which[i] = entry, count - 1, band
-            slots[i] = (entry - start) % block if block else (entry - start) // members
-            here += 1
-            begun += first
-            i += 1
-        found[span, rank] += here
-        bags_by[tables[span], rank] += begun
-    return address, bag, which, slots, firsts[:count].copy(), found
+    band, start, stop, block, members = 0, np.int64(0), np.int64(0), np.int64(0), np.int64(1)
+    count = np.int64(0)
+    for i in range(counts.sum()):
+        raw = np.uint64(marked[i])
+        entry = np.int64(raw & ((one << bit) - one))
+        if (entry < start) | (entry >= stop):
+            band = int(np.searchsorted(bands[:, 0], entry, side="right")) - 1
+            start, stop, _, block, members = bands[band]
+        firsts[count] = i
+        count += np.int64(raw >> bit)
+        address[i], bag[i], which[i] = entry, count - 1, band
+        slots[i] = (entry - start) % block if block else (entry - start) // members
+    return address, bag, which, slots, firsts[:count].copy()
 
 
 @compiled

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime import kernels
 from rowtier.runtime.counters import Counters, Totals
+from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions, chosen_optimizers
 from rowtier.runtime.exchange import Trip
 from rowtier.runtime.memory import Tiers
@@ -73,9 +75,12 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         seed: int = 0,
         init: Init | None = None,
         rows: bool = False,
+        counters: bool = False,
     ):
         super().__init__()
-        options = RunOptions(gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows)
+        options = RunOptions(
+            gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows, counters
+        )
         chosen = chosen_optimizers(plan, optimizer)
         self.engine = Engine(plan, chosen, process_group, options)
         self.is_weighted = False
@@ -113,15 +118,38 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     @property
     def counters(self) -> Counters:
-        """What this rank did since the last reset."""
+        """What this rank did since the last reset; see `count`."""
         return self.engine.counters
 
     def count(self) -> Totals:
-        """What all ranks did since the last reset; all of them must call this."""
+        """What all ranks did since the last reset; all of them must call this.
+
+        Bytes per flow and link level are always counted, rows and bytes per band only if the
+        module was made with `counters=True`.
+        """
         return self.engine.counters.gathered(self.engine.wire)
+
+    @contextmanager
+    def measure_dense(self) -> Iterator[DenseTime]:
+        """Measure the rest of the model while training steps are made in here.
+
+        What the loop does between the embeddings' own calls counts, loading a batch too if the
+        loop waits for it; `seconds` of the result is the median of a step on this rank.
+        """
+        if self.engine.dense_time is not None:
+            raise UserError("measure_dense inside of measure_dense: one at a time")
+        self.engine.dense_time = DenseTime()
+        try:
+            yield self.engine.dense_time
+        finally:
+            self.engine.dense_time = None
 
     def forward(self, batch: Any) -> Any:
         """Look up a batch."""
+        with self.engine.inside():
+            return self._look_up(batch)
+
+    def _look_up(self, batch: Any) -> Any:
         asked = isinstance(batch, Asked)
         addressed = batch.batch if asked else self._addressed(batch)
         keyed = isinstance(addressed, _Keyed)
@@ -141,7 +169,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
         All ranks must call this in the same order.
         """
-        return self.engine.ask_ahead(self._addressed(batch))
+        with self.engine.inside():
+            return self.engine.ask_ahead(self._addressed(batch))
 
     def _addressed(self, batch: Any) -> Addressed:
         found = self.engine.remapper(batch)
@@ -205,7 +234,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         Returns the norm. All ranks must call this. Clipping every parameter of a model by one
         norm is not supported, as the dense part's gradients are elsewhere.
         """
-        return self.engine.clip(float(max_norm))
+        with self.engine.inside():
+            return self.engine.clip(float(max_norm))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, _keep_vars: bool) -> None:
         from rowtier.runtime.logical import weights_dict
@@ -259,7 +289,11 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def step(self, closure: Any = None) -> Any:
         """Apply the gradients since the last step; all ranks must call this."""
         loss = closure() if closure is not None else None
-        self._engine.step({group["kind"]: float(group["lr"]) for group in self.param_groups})
+        rates = {group["kind"]: float(group["lr"]) for group in self.param_groups}
+        with self._engine.inside():
+            self._engine.step(rates)
+        if self._engine.dense_time is not None:
+            self._engine.dense_time.end_step()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
@@ -311,10 +345,10 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
             )
         ctx.used = True
         module, trip = ctx.module, ctx.trip
-        joined = _joined(module, grads)
-        engine = module.engine
-        of_weights = _weight_grads(module, trip, joined, ctx.kept) if ctx.weighted else []
-        engine.backward(trip, joined)
+        with module.engine.inside():
+            joined = _joined(module, grads)
+            of_weights = _weight_grads(module, trip, joined, ctx.kept) if ctx.weighted else []
+            module.engine.backward(trip, joined)
         ctx.trip = None
         return (None, None, None, None, *of_weights)
 
@@ -339,19 +373,12 @@ def _joined(module: ShardedEmbeddings, grads: Sequence[torch.Tensor | None]) -> 
     """Gradients of what reads as gradients of bundles."""
     joined = []
     for bundle in module.engine.bundles:
-        parts = [grads[index] for index in bundle.reads]
-        arrays = [_array(part) for part in parts if part is not None]
-        assert len(arrays) == len(parts)  # autograd gives zeros where an output was not used
-        joined.append(
-            np.ascontiguousarray(arrays[0] if len(arrays) == 1 else np.concatenate(arrays))
-        )
+        parts = [part for index in bundle.reads if (part := grads[index]) is not None]
+        assert len(parts) == len(bundle.reads)  # autograd gives zeros where one was not used
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        array = whole.detach().to("cpu", torch.float32).numpy()
+        joined.append(np.ascontiguousarray(array))
     return joined
-
-
-def _array(tensor: torch.Tensor) -> Floats:
-    if tensor.dtype != torch.float32 or tensor.device.type != "cpu":
-        tensor = tensor.to("cpu", torch.float32)
-    return np.asarray(tensor.detach().numpy())
 
 
 def _weight_grads(

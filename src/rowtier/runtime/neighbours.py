@@ -37,7 +37,9 @@ class Neighbours:
         """Find out who is on this machine and can be read; all ranks of the group call this."""
         rank, size = dist.get_rank(group), dist.get_world_size(group)
         token = torch.from_numpy(np.frombuffer(os.urandom(_TOKEN_BYTES), dtype=np.uint8).copy())
-        everyone = _told(group, size, (_machine(), os.getpid(), token.data_ptr(), token.tolist()))
+        everyone = told(
+            group, size, (machine_of_this_process(), os.getpid(), token.data_ptr(), token.tolist())
+        )
         machine = everyone[rank][0]
         found = {
             other: pid
@@ -47,7 +49,7 @@ class Neighbours:
         met = cls(found)
         readable = all(met._holds(other, *everyone[other][2:]) for other in found)
         # Those of a machine do it all or not at all; tokens stay until everyone has looked.
-        answers = _told(group, size, (machine, readable))
+        answers = told(group, size, (machine, readable))
         return cls(found, all(good for where, good in answers if where == machine))
 
     def carries(self, rank: int, size: int) -> bool:
@@ -84,7 +86,8 @@ class Neighbours:
         return bool(found.tolist() == token)
 
 
-def _told(group: dist.ProcessGroup | None, size: int, own: Any) -> list[Any]:
+def told(group: dist.ProcessGroup | None, size: int, own: Any) -> list[Any]:
+    """What every rank of a group says; all of them call this."""
     everyone: list[Any] = [None] * size
     dist.all_gather_object(everyone, own, group=group)
     return everyone
@@ -99,7 +102,7 @@ def _process_vm_readv() -> Any:
     return call
 
 
-def _machine() -> tuple[str, ...]:
+def machine_of_this_process() -> tuple[str, ...]:
     """The same for processes of one machine, and of one network and one numbering on it."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text()

@@ -12,7 +12,7 @@ from rowtier.runtime.address import Piece
 from rowtier.runtime.bundles import Bundle
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.optim import squares_of
-from rowtier.runtime.parcels import Grouped, swap_counts, swap_entries
+from rowtier.runtime.parcels import Grouped, swap_entries, swap_parcels
 from rowtier.runtime.storage import Shard
 from rowtier.runtime.sync import Sums, Sync
 from rowtier.runtime.wire import Wire
@@ -100,15 +100,16 @@ class Reducer:
         address = np.asarray(bundle.map.in_layer(other.layer, row), dtype=np.int64)
         both = np.flatnonzero((address >= other.band.start) & (address < other.band.stop))
         asked, order = Grouped.by_rank(address[both], other.holders(address[both]), wire.world.size)
-        got_counts = swap_counts(wire, asked.counts[None])
-        (got,) = swap_entries(wire, [asked], got_counts)
+        (got,) = swap_parcels(wire, [asked]).received
         slots, _ = sums[other.number]
         at = np.searchsorted(slots, other.slots(got.data))
         answers = Grouped(own[other.number][at], got.counts)
         (came,) = swap_entries(wire, [answers], asked.counts[None])
         out, back = asked.counts * 8 + got.counts * 4, got.counts * 8 + asked.counts * 4
-        numbers = bundle.spans[piece.number].numbers
-        self.counters.add_bytes("norms", numbers, out[None], back[None])
+        self.counters.add("norms", out, back)
+        if self.counters.bands is not None:
+            numbers = bundle.spans[piece.number].numbers
+            self.counters.bands.add_bytes("norms", numbers, out[None], back[None])
         squares = np.zeros(len(row), dtype=np.float32)
         squares[both[order]] = came.data
         return squares

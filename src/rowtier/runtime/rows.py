@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rowtier.runtime import indices, kernels
 from rowtier.runtime.address import Piece
-from rowtier.runtime.bundles import Lookups
+from rowtier.runtime.bundles import Lookups, as_type
 from rowtier.runtime.parcels import Grouped, Layout
 from rowtier.runtime.storage import NO_WEIGHTS, Part, Shard
 
@@ -27,8 +27,6 @@ class _Hop:
     asked: Grouped
     order: Ints  # of the items, as they are asked for
     got: Grouped
-    asked_by: Ints  # the plan's bands × ranks
-    got_by: Ints
     merged: Ints | None = None  # which item of the next hop each entry became
     at: Ints = field(init=False)  # per item
     given_at: Ints = field(init=False)  # per entry that was asked for here
@@ -47,8 +45,6 @@ class RowsTrip:
 
     def __post_init__(self) -> None:
         self.spans = self.lookups.bundle.spans[self.piece.number]
-        # Rows that this rank read for others and itself, per band of the plan.
-        self.reads = np.zeros(len(self.spans.numbers), dtype=np.int64)
         self.distinct = self.piece.once or self.piece.way.level == 0
         self.which, self._items = self.lookups.in_piece(self.piece, self.distinct)
         self._shuffled = self.lookups.bundle.map.layers[self.piece.layer] is not None
@@ -72,37 +68,41 @@ class RowsTrip:
         """The addresses to ask each rank for."""
         heads = self.piece.heads(self._items, hop)
         asked, order = Grouped.by_rank(self._items, heads, self.piece.world.size)
-        asked_by = self.spans.split(asked)
-        self.hops.append(_Hop(asked, order, asked, asked_by, asked_by))
+        self.hops.append(_Hop(asked, order, asked))
         return asked
 
     def deliver(self, hop: int, got: Grouped) -> None:
         """Take what the ranks ask this one for."""
         here = self.hops[hop - 1]
-        got = Grouped(got.data.astype(self._items.dtype), got.counts)
-        here.got, here.got_by = got, self.spans.split(got)
-        self._count_reads(hop, here)
+        here.got = Grouped(as_type(got.data, self._items.dtype), got.counts)
         if hop < self.piece.hops:
             rows = self.piece.table.num_embeddings
-            self._items, here.merged = indices.distinct(got.data, rows)
+            self._items, here.merged = indices.distinct(here.got.data, rows)
         else:
-            here.slots = self.piece.slots(got.data)
+            here.slots = self.piece.slots(here.got.data)
 
-    def _count_reads(self, hop: int, here: _Hop) -> None:
-        me, piece, got = self.piece.world.rank, self.piece, here.got
+    def reads(self) -> tuple[Ints, Ints]:
+        """The plan's bands, and how many rows this rank read for others and itself of each."""
+        piece = self.piece
+        if piece.way.level == 0 and not piece.once:  # looked up one by one, if distinct or not
+            return self.spans.numbers, self.lookups.bundle.count_in(piece, self.lookups.address)
         if piece.hops == 1:
-            self.reads += here.got_by.sum(axis=1)
-            return
-        mine = piece.holders(got.data) == me
-        if hop > 1:  # what it asked itself for has been counted
+            return self.spans.numbers, self.spans.split(self.hops[0].got).sum(axis=1)
+        found = sum(self._read_at(hop, here) for hop, here in enumerate(self.hops))
+        return self.spans.numbers, np.array([found], dtype=np.int64)
+
+    def _read_at(self, hop: int, here: _Hop) -> int:
+        me, got = self.piece.world.rank, here.got
+        mine = self.piece.holders(got.data) == me
+        if hop:  # what it asked itself for has been counted
             edges = got.edges
             mine[edges[me] : edges[me + 1]] = False
-        self.reads += int(mine.sum())
+        return int(mine.sum())
 
     def counted(self, hop: int) -> tuple[Ints, Ints, Ints]:
         """The plan's bands, and for each what was asked of, and came from, every rank."""
         here = self.hops[hop - 1]
-        return self.spans.numbers, here.asked_by, here.got_by
+        return self.spans.numbers, self.spans.split(here.asked), self.spans.split(here.got)
 
     @property
     def on_disk(self) -> bool:

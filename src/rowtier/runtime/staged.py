@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.runtime import indices, kernels
-from rowtier.runtime.parcels import Grouped, Layout, swap_entries
+from rowtier.runtime.parcels import Grouped, Layout, swap_entries, swap_lanes
 from rowtier.runtime.sums import SumsRequest, View, add_up, keep_parts
 from rowtier.runtime.wire import Wire
 from rowtier.runtime.world import World
@@ -38,20 +38,25 @@ def route(world: World, sender: int, stage: int) -> Ints:
     return np.where(arrived, -1, np.where(there, readers, relay))
 
 
-def tell_bags(wire: Wire, request: SumsRequest, bags: Ints) -> list[Ints]:
-    """Tell owners which bags the lookups are of; per rank, which bags it has lookups here of."""
-    sent, got = request.sent, request.owned.counts
+def bits_of_bags(request: SumsRequest) -> Grouped:
+    """For every owner a bit per bag: whether it is asked for lookups of it."""
+    sent, bags = request.sent, request.lookups.bags
     edges = np.concatenate(([0], np.cumsum(sent.counts)))
     bits = []
-    for rank in range(wire.world.size):
-        flags = np.zeros(bags[wire.world.rank] if sent.counts[rank] else 0, dtype=np.uint8)
+    for rank, count in enumerate(sent.counts):
+        flags = np.zeros(bags if count else 0, dtype=np.uint8)
         flags[sent.bag[edges[rank] : edges[rank + 1]]] = 1
         bits.append(np.packbits(flags))
     sizes = np.array([len(packed) for packed in bits], dtype=np.int64)
-    came_sizes = np.where(got > 0, -(-bags // 8), 0)
-    (came,) = swap_entries(wire, [Grouped(np.concatenate(bits), sizes)], came_sizes[None])
-    at = came.edges
-    return [np.flatnonzero(np.unpackbits(came.data[at[p] : at[p + 1]])) for p in range(len(got))]
+    return Grouped(np.concatenate(bits), sizes)
+
+
+def bags_of_bits(got: Grouped) -> list[Ints]:
+    """Per rank, which bags it has lookups here of."""
+    at = got.edges
+    return [
+        np.flatnonzero(np.unpackbits(got.data[at[p] : at[p + 1]])) for p in range(len(got.counts))
+    ]
 
 
 @dataclass(eq=False)
@@ -82,6 +87,11 @@ class _Stage:
     sent_counts: Ints
     came_counts: Ints
 
+    def bytes_moved(self, flow: str, each: int) -> tuple[Ints, Ints]:
+        """Bytes sent to, and received from, every rank."""
+        sent, came = self.sent_counts * each, self.came_counts * each
+        return (sent, came) if flow == "forward" else (came, sent)
+
 
 @dataclass(eq=False)
 class StagedTrip:
@@ -106,10 +116,10 @@ class StagedTrip:
         """The plan's piece that the bytes count for."""
         return self.request.bundle.spans[self.view.pieces[0].number].numbers
 
-    def run(self, wire: Wire, bags: Ints, told: list[Ints]) -> None:
-        """Add up, and hand on stage by stage. `told[p]` are the bags rank p has lookups here of."""
-        self._bags, self._wire = bags, wire
-        held = self._add_up(told)
+    def run(self, wire: Wire) -> None:
+        """Add up, and hand on stage by stage."""
+        self._bags, self._wire = self.request.everyones_bags, wire
+        held = self._add_up(self.request.told_bags)
         self.first = held
         for stage in range(1, wire.world.tree.levels + 1):
             held = self._hand_on(held, stage)
@@ -138,7 +148,7 @@ class StagedTrip:
         sent_at = indices.spots(layout.got_at[0], sent_counts)
         came_at = indices.spots(layout.asked_at[0], came_counts)
         kernels.copy_spots(held.lane, moved, lane, sent_at)
-        layout.answer(wire, lane)
+        swap_lanes(wire, [layout.answer(lane)])
         new, merged = _merged(np.concatenate(came), lane, came_at)
         mine = np.flatnonzero(new.readers == world.rank)
         entry = _Stage(layout, moved, sent_at, merged, came_at, new, mine, sent_counts, came_counts)
@@ -214,7 +224,7 @@ class StagedTrip:
             stage = self.stages[number - 1]
             grads = stage.layout.empty()
             kernels.copy_spots(lanes[number], stage.merged, grads, stage.came_at)
-            stage.layout.give_back(self._wire, grads)
+            swap_lanes(self._wire, [stage.layout.give_back(grads)])
             before = 0 if server >= number else number - 1
             kernels.copy_spots(grads, stage.sent_at, lanes[before], stage.moved)
         keep_parts(self.request, self.view, self._parts, lanes[0])

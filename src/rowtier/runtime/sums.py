@@ -146,6 +146,9 @@ class SumsRequest:
     lookups: Lookups
     sent: Entries = field(init=False)
     owned: Entries = field(init=False)
+    # Of sums that are staged: how many bags each rank has, and which of them it asks this one for.
+    everyones_bags: Ints = field(init=False)
+    told_bags: list[Ints] = field(init=False)
 
     def __post_init__(self) -> None:
         self.pieces, self.staged = self.pooled.pieces, self.pooled.staged
@@ -171,8 +174,12 @@ class SumsRequest:
         weights = self.lookups.weights
         weights = weights[lookup] if len(weights) else NO_WEIGHTS
         self.sent = Entries(counts, numbers, bags, np.empty(0, dtype=np.int64), weights, starts)
-        self.sent_by = self.bags_by_table(counts, bags)
         return Grouped(marked, counts)
+
+    @property
+    def sent_by(self) -> Ints:
+        """Tables × ranks: how many lookups were sent."""
+        return self.bags_by_table(self.sent.counts, self.sent.bag)
 
     def bags_by_table(self, counts: Ints, bags: Ints) -> Ints:
         """Tables × ranks: how many of this rank's bags, rank by rank, are of which table."""
@@ -184,6 +191,8 @@ class SumsRequest:
     def sent_weights(self) -> Grouped:
         """Weights of the lookups of tables that have them."""
         weighted, counts = self.lookups.weighted, self.sent.counts
+        if not weighted.any():
+            return Grouped(NO_WEIGHTS, np.zeros_like(counts))
         if weighted.all():
             return Grouped(self.sent.weights, counts)
         table = np.searchsorted(self.lookups.bag_starts, self.sent.bag, side="right") - 1
@@ -229,17 +238,10 @@ class SumsRequest:
 
     def deliver(self, got: Grouped) -> None:
         """Find the rows that the ranks look up here."""
-        tables = len(self.bundle.tables)
-        spans, table_of = np.zeros((2, 1), dtype=np.int64)
-        if tables > 1:
-            spans, table_of, self._read_numbers = self.bundle.pooled_bands
-        self.bags_by = np.zeros((tables, self.world.size), dtype=np.int64)
-        address, bags, which, slots, starts, by_span = indices.own_bags(
-            got.data, got.counts, self.pooled.bands, spans, table_of, self.bags_by
+        address, bags, which, slots, starts = indices.own_bags(
+            got.data, got.counts, self.pooled.bands
         )
-        self.got_by = np.zeros((tables, self.world.size), dtype=np.int64)
-        np.add.at(self.got_by, table_of, by_span)
-        self._reads, self._address = by_span.sum(axis=1), address
+        self._address = address
         piece, only = None, None
         if not self.simple:
             readers = np.repeat(np.arange(self.world.size), got.counts)
@@ -250,14 +252,36 @@ class SumsRequest:
             piece = self.pooled.numbers[which]
         self.owned = Entries(got.counts, piece, bags, slots, NO_WEIGHTS, starts, only)
 
-    def take_weights(self, weighted: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Which entries have weights, if these tables (× ranks) do."""
+    def deliver_weights(self, got: Grouped, weighted: NDArray[np.bool_]) -> None:
+        """Take the weights of tables × ranks that have some; all others are 1."""
+        weights = np.ones(len(self.owned.bag), dtype=np.float32)
+        table, reader = self._tables_and_readers()
+        weights[weighted[table, reader]] = got.data
+        self.owned.weights = weights
+
+    def _tables_and_readers(self) -> tuple[Ints, Ints]:
+        """Of what is looked up here: which table, and who looks it up."""
         readers = np.repeat(np.arange(self.world.size), self.owned.counts)
-        if len(weighted) == 1:
-            return np.asarray(weighted[0][readers])
+        if len(self.bundle.tables) == 1:
+            return np.zeros_like(readers), readers
         starts, table_of, _ = self.bundle.pooled_bands
-        span = np.searchsorted(starts, self._address, side="right") - 1
-        return np.asarray(weighted[table_of[span], readers])
+        return table_of[np.searchsorted(starts, self._address, side="right") - 1], readers
+
+    @property
+    def got_by(self) -> Ints:
+        """Tables × ranks: how many lookups came."""
+        return self._by_table(np.arange(len(self.owned.bag)))
+
+    @property
+    def bags_by(self) -> Ints:
+        """Tables × ranks: how many bags came."""
+        return self._by_table(self.owned.starts)
+
+    def _by_table(self, entries: Ints) -> Ints:
+        table, reader = self._tables_and_readers()
+        found = np.zeros((len(self.bundle.tables), self.world.size), dtype=np.int64)
+        np.add.at(found, (table[entries], reader[entries]), 1)
+        return found
 
     @property
     def held(self) -> list[Shard]:
@@ -280,10 +304,12 @@ class SumsRequest:
     def reads(self) -> tuple[Ints, Ints]:
         """Pieces of the plan, and how many of their rows are looked up here, one by one."""
         if len(self.bundle.tables) > 1:
-            return self._read_numbers, self._reads
-        numbers = [self.bundle.spans[piece.number].numbers[0] for piece in self.pieces]
+            starts, _, numbers = self.bundle.pooled_bands
+            span = np.searchsorted(starts, self._address, side="right") - 1
+            return numbers, np.bincount(span, minlength=len(numbers))
+        alone = [self.bundle.spans[piece.number].numbers[0] for piece in self.pieces]
         counts = [len(self.slots_of(piece)) for piece in self.pieces]
-        return np.array(numbers, dtype=np.int64), np.array(counts, dtype=np.int64)
+        return np.array(alone, dtype=np.int64), np.array(counts, dtype=np.int64)
 
     def _own(self, address: Ints, readers: Ints) -> tuple[Ints, Ints]:
         """Piece and slot of each entry; one of several layers stands once for each, in turn."""

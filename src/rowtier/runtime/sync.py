@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from rowtier.runtime import indices, kernels
 from rowtier.runtime.address import Piece
-from rowtier.runtime.bundles import Bundle
+from rowtier.runtime.bundles import Bundle, Spans
 from rowtier.runtime.counters import Counters
-from rowtier.runtime.parcels import Grouped, swap_counts, swap_entries
+from rowtier.runtime.parcels import Grouped, swap_parcels
 from rowtier.runtime.storage import Shard, from_bits, to_bits
 from rowtier.runtime.wire import Wire
 
@@ -34,6 +34,7 @@ class _Copy:
     """One piece while its copies meet: the rows this rank adds up so far."""
 
     piece: Piece
+    spans: Spans
     slots: Ints
     sums: Floats  # rows × width
 
@@ -45,7 +46,7 @@ class _Copy:
         """Which child of a level's group adds a row up."""
         tree, below = self.piece.world.tree, self.piece.way.level
         per = tree.sizes[level - 1] // tree.sizes[below]
-        return slots // per % tree.fan_out(level)
+        return self.spans.places(slots) // per % tree.fan_out(level)
 
     def child(self, level: int) -> int:
         """Which child of its level's group this rank is in."""
@@ -87,9 +88,7 @@ class Sync:
     ):
         self.wire, self.counters, self.narrow = wire, counters, narrow
         self.shards = [shard for shard in shards.values() if shard.piece.copies > 1]
-        self._numbers = {
-            n: spans.numbers for bundle in bundles for n, spans in bundle.spans.items()
-        }
+        self._spans = {n: spans for bundle in bundles for n, spans in bundle.spans.items()}
 
     def run(self) -> dict[int, Sums]:
         """Gradient sums over all copies, per piece; the gradients that waited are used up."""
@@ -103,12 +102,13 @@ class Sync:
 
     def _start(self, shard: Shard) -> _Copy:
         slots, sums = shard.merged()
-        copy = _Copy(shard.piece, slots, sums)
+        copy = _Copy(shard.piece, self._spans[shard.piece.number], slots, sums)
         if copy.dense:
-            rows = shard.piece.rows_here
-            full = np.full((rows, shard.piece.width), -0.0, dtype=np.float32)
-            full[slots] = sums + np.float32(0)  # −0.0 becomes 0.0, as it was touched
-            copy.slots, copy.sums = np.arange(rows, dtype=np.int64), full
+            every = copy.spans.every_slot
+            full = np.full((len(every), shard.piece.width), -0.0, dtype=np.float32)
+            # −0.0 becomes 0.0, as it was touched.
+            full[np.searchsorted(every, slots)] = sums + np.float32(0)
+            copy.slots, copy.sums = every, full
         return copy
 
     def _up(self, copies: list[_Copy], level: int) -> None:
@@ -154,36 +154,49 @@ class Sync:
         """Slots and values of all copies in one message; what came, in the order of ranks."""
         if not copies:
             return []
-        counts = np.stack([entry[2] for entry in sent])
-        got = swap_counts(self.wire, counts)
-        self.counters.add_headers(4 * len(got))
-        slots = {
-            at: _implied(copy, level, got[at], up) for at, copy in enumerate(copies) if copy.dense
-        }
+        counts = [entry[2] for entry in sent]
         lanes = [
             self._names(at, copy, sent[at][1]) for at, copy in enumerate(copies) if not copy.dense
         ]
         lanes += [_values(at, copy, sent[at][0]) for at, copy in enumerate(copies)]
         grouped = [Grouped(lane.data.view(np.uint8), counts[lane.at] * lane.size) for lane in lanes]
-        came = swap_entries(self.wire, grouped, np.stack([got[n.at] * n.size for n in lanes]))
+        parcels = swap_parcels(self.wire, grouped)
+        self.counters.add("headers", parcels.header_bytes, parcels.header_bytes)
+        slots: dict[int, Ints] = {}
         values: dict[int, Floats] = {}
-        for lane, parcel in zip(lanes, came, strict=True):
+        for lane, parcel in zip(lanes, parcels.received, strict=True):
             copy, data = copies[lane.at], parcel.data.view(lane.data.dtype)
-            self._count(lane.flow, copy, counts[lane.at] * lane.size, got[lane.at] * lane.size)
+            if copy.dense:
+                slots[lane.at] = _implied(copy, level, parcel.counts, up)
             if lane.flow == "sync_ids":
                 slots[lane.at] = data.astype(np.int64)
             else:
                 dtype = copy.piece.table.dtype
                 rows = data if dtype == "fp32" else from_bits(data, dtype)
                 values[lane.at] = rows.reshape(-1, copy.piece.width)
+        for lane, own, parcel in zip(lanes, grouped, parcels.received, strict=True):
+            self.counters.add(lane.flow, own.counts, parcel.counts)
+            if self.counters.bands is not None:
+                sent_slots = Grouped(sent[lane.at][1], own.counts // lane.size)
+                got_slots = Grouped(slots[lane.at], parcel.counts // lane.size)
+                spans = copies[lane.at].spans
+                self.counters.bands.add_bytes(
+                    lane.flow, spans.slot_numbers,
+                    lane.size * _by_span(spans, sent_slots), lane.size * _by_span(spans, got_slots),
+                )  # fmt: skip
         return [(copy, slots[at], values[at]) for at, copy in enumerate(copies)]
 
     def _names(self, at: int, copy: _Copy, slots: Ints) -> _Lane:
         dtype = np.uint32 if self.narrow and copy.piece.is_narrow else np.uint64
         return _Lane(at, "sync_ids", slots.astype(dtype), dtype().itemsize)
 
-    def _count(self, flow: str, copy: _Copy, sent: Ints, got: Ints) -> None:
-        self.counters.add_bytes(flow, self._numbers[copy.piece.number], sent[None], got[None])
+
+def _by_span(spans: Spans, slots: Grouped) -> Ints:
+    """The plan's pieces × ranks: how many slots are of which."""
+    found = np.zeros((len(spans.slot_numbers), len(slots.counts)), dtype=np.int64)
+    ranks = np.repeat(np.arange(len(slots.counts)), slots.counts)
+    np.add.at(found, (spans.slot_span(slots.data), ranks), 1)
+    return found
 
 
 def _nothing(size: int) -> tuple[Ints, Ints, Ints]:
@@ -223,7 +236,7 @@ def _implied(copy: _Copy, level: int, got: Ints, up: bool) -> Ints:
 
 def _dense_rows(copy: _Copy, level: int, child: int) -> Ints:
     """All rows that the delegate in a child of this rank's group adds up at a level."""
-    slots = np.arange(copy.piece.rows_here, dtype=np.int64)
+    slots = copy.spans.every_slot
     for below in range(copy.piece.way.level + 1, level):
         slots = slots[copy.digit(slots, below) == copy.child(below)]
     return np.asarray(slots[copy.digit(slots, level) == child])

@@ -8,9 +8,9 @@ names those who did not.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from rowtier.errors import RowtierError, UserError
 from rowtier.runtime.neighbours import Neighbours
+from rowtier.runtime.sockets import Bytes, Sockets
 from rowtier.runtime.world import World
 
 Ints = NDArray[np.int64]
@@ -30,11 +31,22 @@ class LostRankError(RowtierError):
     """A collective failed because ranks are gone or do not answer."""
 
 
+class Swap(NamedTuple):
+    """Arrays to send and to fill: so many entries for, and from, each rank."""
+
+    sent: NDArray[Any]
+    counts: Ints
+    got: NDArray[Any]
+    got_counts: Ints
+
+
 class Wire:
     """Collectives of a world, on host memory."""
 
-    def __init__(self, world: World, near: Neighbours | None = None):
-        self.world, self._near = world, near or Neighbours()
+    def __init__(
+        self, world: World, near: Neighbours | None = None, sockets: Sockets | None = None
+    ):
+        self.world, self._near, self._sockets = world, near or Neighbours(), sockets
         if world.group is not None and dist.get_backend(world.group) == "nccl":
             raise RowtierError(
                 "rows are exchanged in host memory, which nccl cannot carry: start the job with "
@@ -42,9 +54,10 @@ class Wire:
             )
 
     def meet(self) -> None:
-        """Find out whose memory can be read; all ranks must call this."""
+        """Find out whose memory can be read, and connect; all ranks must call this."""
         if self.world.group is not None:
             self._near = Neighbours.meet(self.world.group)
+            self._sockets = Sockets.meet(self.world.group, self._near)
 
     def beside(self) -> Wire:
         """A wire between the same ranks, for another thread; all ranks must call this."""
@@ -59,29 +72,67 @@ class Wire:
                 "use the plain loop"
             )
         group = dist.new_group(ranks, backend="gloo")
-        return Wire(World(world.rank, world.tree, group), self._near)
+        sockets = None if self._sockets is None else Sockets.meet(group, self._near)
+        return Wire(World(world.rank, world.tree, group), self._near, sockets)
 
     def swap(self, sent: NDArray[Any], counts: Ints, got: NDArray[Any], got_counts: Ints) -> None:
         """Send `counts[p]` entries of `sent` to each rank p, receive theirs into `got`."""
+        self.swap_all([Swap(sent, counts, got, got_counts)])
+
+    def swap_all(self, swaps: Sequence[Swap]) -> None:
+        """Several of these at once."""
         if self.world.group is None:
-            got[:] = sent
+            for swap in swaps:
+                swap.got[:] = swap.sent
             return
-        with self._naming_the_lost():
-            swap_bytes(
-                self.world.group,
-                torch.from_numpy(got.view(np.uint8)),
-                torch.from_numpy(sent.view(np.uint8)),
-                (got_counts * got.itemsize).tolist(),
-                (counts * sent.itemsize).tolist(),
-                self._near,
-            )
+        with self._naming_the_lost:
+            if self._sockets is not None:
+                self._swap_by_sockets(self._sockets, swaps)
+                return
+            for swap in swaps:
+                self._swap_by_gloo(swap)
+
+    def _swap_by_sockets(self, sockets: Sockets, swaps: Sequence[Swap]) -> None:
+        sent = [_parts(swap.sent, swap.counts) for swap in swaps]
+        got = [_parts(swap.got, swap.got_counts) for swap in swaps]
+        me = self.world.rank
+        for going, coming in zip(sent, got, strict=True):
+            coming[me][:] = going[me]
+        sockets.swap(list(zip(*sent, strict=True)), list(zip(*got, strict=True)))
+
+    def _swap_by_gloo(self, swap: Swap) -> None:
+        swap_bytes(
+            self.world.group,
+            torch.from_numpy(swap.got.view(np.uint8)),
+            torch.from_numpy(swap.sent.view(np.uint8)),
+            (swap.got_counts * swap.got.itemsize).tolist(),
+            (swap.counts * swap.sent.itemsize).tolist(),
+            self._near,
+        )
+
+    def swap_unknown(self, sent: Sequence[Sequence[Bytes]]) -> list[Bytes]:
+        """Send every other rank some arrays, one after the other; what each sent, as one."""
+        with self._naming_the_lost:
+            if self._sockets is not None:
+                return self._sockets.swap_unknown(sent)
+        counts = np.array([sum(map(len, parts)) for parts in sent], dtype=np.int64)
+        got_counts = self.swap_fixed(counts[:, None])[:, 0]
+        got = np.empty(int(got_counts.sum()), dtype=np.uint8)
+        parts = [part for parts in sent for part in parts]
+        whole = np.concatenate([*parts, np.empty(0, dtype=np.uint8)])
+        self.swap(whole, counts, got, got_counts)
+        return _parts(got, got_counts)
 
     def swap_fixed(self, sent: NDArray[Any]) -> NDArray[Any]:
         """Every rank p gets row p, a short one; the rows that all ranks sent to this one."""
         if self.world.group is None:
             return sent.copy()
         got = np.empty_like(sent)
-        with self._naming_the_lost():
+        if self._sockets is not None:
+            counts = np.full(len(sent), sent[0].size, dtype=np.int64)
+            self.swap(sent.reshape(-1), counts, got.reshape(-1), counts)
+            return got
+        with self._naming_the_lost:
             dist.all_to_all_single(
                 *(torch.from_numpy(a.reshape(-1).view(np.uint8)) for a in (got, sent)),
                 group=self.world.group,
@@ -97,27 +148,28 @@ class Wire:
         """Wait for all ranks."""
         self.sum(np.zeros(1))
 
-    @contextmanager
-    def _naming_the_lost(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            lost = self._lost()
-            if lost is None:
-                raise LostRankError(
-                    "ranks cannot reach each other, and the job's store does not answer either: "
-                    f"rank 0, or whoever keeps the store, is gone ({_first_line(error)})"
-                ) from error
-            if not lost:
-                raise
-            many = len(lost) > 1
-            names = ", ".join(map(str, lost))
+    @cached_property
+    def _naming_the_lost(self) -> _NamingTheLost:
+        return _NamingTheLost(self)
+
+    def name_lost(self, error: RuntimeError) -> None:
+        """Raise an error that says which ranks do not answer, if there are any."""
+        lost = self._lost()
+        if lost is None:
             raise LostRankError(
-                f"rank{'s' if many else ''} {names} of {self.world.size} {'are' if many else 'is'} "
-                f"gone, or did not answer for {_GRACE_S:g} s after rank {self.world.rank} lost "
-                "touch: look at the output of that rank, then start the job again from the last "
-                f"checkpoint ({_first_line(error)})"
+                "ranks cannot reach each other, and the job's store does not answer either: "
+                f"rank 0, or whoever keeps the store, is gone ({_first_line(error)})"
             ) from error
+        if not lost:
+            return
+        many = len(lost) > 1
+        names = ", ".join(map(str, lost))
+        raise LostRankError(
+            f"rank{'s' if many else ''} {names} of {self.world.size} {'are' if many else 'is'} "
+            f"gone, or did not answer for {_GRACE_S:g} s after rank {self.world.rank} lost "
+            "touch: look at the output of that rank, then start the job again from the last "
+            f"checkpoint ({_first_line(error)})"
+        ) from error
 
     def _lost(self) -> list[int] | None:
         """Ranks that do not say they are alive; None if the store is gone too.
@@ -138,6 +190,27 @@ class Wire:
         except RuntimeError:
             return None
         return [rank for rank, known in alive.items() if not known]
+
+
+class _NamingTheLost:
+    """A context in which a failure names the ranks that are gone; made once, entered often."""
+
+    def __init__(self, wire: Wire):
+        self._wire = wire
+
+    def __enter__(self) -> None:
+        return
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if isinstance(error, RuntimeError):
+            self._wire.name_lost(error)
+
+
+def _parts(data: NDArray[Any], counts: Ints) -> list[Bytes]:
+    """The bytes of every rank's entries."""
+    edges = np.cumsum(counts * data.itemsize).tolist()
+    flat = data.view(np.uint8)
+    return [flat[start:stop] for start, stop in zip([0, *edges], edges, strict=False)]
 
 
 def swap_bytes(
