@@ -157,9 +157,12 @@ def _side_by_side(tree: Tree, what: Literal["tiers", "levels"]) -> tuple[tuple[i
     )
 
 
-def _turn_shares(tree: Tree, what: Literal["tiers", "levels"], count: int) -> Floats:
-    """Shares of each column's time that a step takes at least: the longest is above the mean."""
-    shares = np.ones(count)
+def turn_shares(tree: Tree, what: Literal["tiers", "levels"]) -> Floats:
+    """Shares of each tier's or level's time that a step takes at least.
+
+    Of what runs side by side, the longest is above the mean.
+    """
+    shares = np.ones(len(tree.columns) if what == "tiers" else tree.levels)
     for together in _side_by_side(tree, what):
         shares[list(together)] = 1 / len(together)
     return shares
@@ -173,7 +176,7 @@ def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
     rates = _own_s_per_byte(tree, kind)
     for name, tier in tree.tiers[kind].items():
         rates[tree.columns[name]] *= _sharers(tree, tier.shared_by)
-    return rates * _turn_shares(tree, "tiers", len(rates))
+    return rates * turn_shares(tree, "tiers")
 
 
 def link_s_per_byte(tree: Tree, purpose: Purpose = "exchange") -> Floats:
@@ -187,7 +190,7 @@ def link_s_per_byte(tree: Tree, purpose: Purpose = "exchange") -> Floats:
             for index, level in enumerate(tree.cluster.levels)
         ]
     )
-    shares = _turn_shares(tree, "levels", tree.levels)
+    shares = turn_shares(tree, "levels")
     return np.asarray(rates.reshape(-1) * shares / _efficiencies(tree, purpose))
 
 

@@ -109,11 +109,13 @@ class Solved:
         """Seconds that no plan beats.
 
         A step waits for sync as far as it is not hidden: so for any share of it at least, less the
-        same share of what can be hidden.
+        same share of what can be hidden. The prices deal what servers do to the devices, but the
+        slowest holder need not be slower than the mean over servers as well.
         """
+        share = problem.cluster.num_devices / problem.cluster.num_holders
         hidden_s = problem.cost.dense_s * problem.cluster.work.hidden
         fixed_s = least_fixed_s(problem.profile, problem.cluster, problem.cost, self.sync_weight)
-        return self.bound.seconds + fixed_s - self.sync_weight * hidden_s
+        return share * self.bound.seconds + fixed_s - self.sync_weight * hidden_s
 
     @property
     def worth(self) -> Floats:
