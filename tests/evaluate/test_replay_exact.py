@@ -230,7 +230,6 @@ def _turns(plan: Plan, found: StepFacts, name: str) -> np.ndarray:
     staged = _gateways_up_to(plan)
     busy = [level for level, sent in enumerate(found.flows[name].sent.T, 1) if (sent > 0).any()]
     turns = [
-        level in busy and (level == max(busy) or level <= staged)
-        for level in range(1, len(names))
+        level in busy and (level == max(busy) or level <= staged) for level in range(1, len(names))
     ]
     return np.array(turns, dtype=int)

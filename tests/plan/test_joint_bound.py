@@ -5,7 +5,6 @@ import pytest
 from cost.cost_cases import rich_bands, rich_clusters, rich_profiles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-
 from strategies import counted
 
 from rowtier import Band, Cluster, Profile, Table, make_plan

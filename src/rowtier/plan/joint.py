@@ -334,7 +334,8 @@ def _prices(solved: Solved, cost: StepCost) -> Iterator[Price]:
     for index, level in enumerate(cost.cluster.levels):
         bandwidth = level.bandwidth_bytes_per_s
         waits = cost.time.exchange_latency_s[index], cost.time.sync_latency_s[index]
-        moving_s = cost.time.exchange_level_s[index] - waits[0]
-        moving_s += cost.time.sync_kept * (cost.time.sync_level_s[index] - waits[1])
+        exchange_s, sync_s = cost.time.exchange_level_s[index], cost.time.sync_level_s[index]
+        moving_s = cost.time.exchange_counts[index] * (exchange_s - waits[0])
+        moving_s += cost.time.sync_counts[index] * (sync_s - waits[1])
         saved_s = float(moving_s) * (1 - bandwidth / (bandwidth + GIGA))
         yield Price(resource=level.name, unit="GB/s", saves=saved_s)
