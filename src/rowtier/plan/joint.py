@@ -25,6 +25,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.errors import InfeasibleError, InvalidError
+from rowtier.plan.binding import binding_step
 from rowtier.plan.infeasible import why_infeasible
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
@@ -75,7 +76,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         view="step",
         objective=step_s,
         bound=max(0.0, min(bound, step_s)),
-        binding=_binding(solved, options, cluster),
+        binding=_binding(solved, options, best.cost),
         prices=tuple(_prices(solved, best.cost)),
         proof=None if options.constraints.decides else solved.proof,
     )
@@ -312,18 +313,18 @@ def _other_methods(
     return found
 
 
-def _binding(solved: Solved, options: PlanOptions, cluster: Cluster) -> str:
+def _binding(solved: Solved, options: PlanOptions, cost: StepCost) -> str:
     """What stops the plan from being better, in words."""
-    names = [name for name, _ in memories(cluster, options.reserved)]
+    names = [name for name, _ in memories(cost.cluster, options.reserved)]
     dearest = int(np.argmax(solved.worth))
+    tier, says = None, ""
     if solved.worth[dearest] > 0:
+        tier = names[dearest]
         units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "byte": 1}
         unit = next(u for u, size in units.items() if size <= max(solved.capacity[dearest], 1))
         saved_s = solved.bound.prices[dearest] * units[unit]
-        return (
-            f"capacity of {names[dearest]}: one more {unit} per device saves {saved_s:.3g} s a step"
-        )
-    return "bandwidths and latencies: more memory would save nothing"
+        says = f"capacity of {tier}: one more {unit} per device saves {saved_s:.3g} s a step"
+    return binding_step(cost, tier, says, options.reserved)
 
 
 def _prices(solved: Solved, cost: StepCost) -> Iterator[Price]:
