@@ -80,6 +80,16 @@ def spell_seconds(value: float) -> str:
     return _spell(value, SECONDS, ("s", "ms", "us", "ns"), "s")
 
 
+def show_seconds(value: float) -> str:
+    """Round a duration for people: "12 ms"."""
+    if not value:
+        return "0"
+    size = abs(value)
+    if size >= 1:
+        return f"{value:.4g} s"
+    return f"{1e3 * value:.4g} ms" if size >= 1e-3 else f"{1e6 * value:.4g} µs"
+
+
 def show_bytes(value: float) -> str:
     """Round a size for people: "24.0 GiB"."""
     for prefix in ("Pi", "Ti", "Gi", "Mi", "Ki"):

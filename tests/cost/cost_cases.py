@@ -22,6 +22,7 @@ from rowtier import (
     Tier,
 )
 from rowtier.cost.options import CostOptions
+from rowtier.work import UpdateWork, Work
 
 MAX_DEVICES = 12
 
@@ -53,7 +54,10 @@ def rich_clusters(draw: st.DrawFn) -> Cluster:
             size=size,
             bandwidth_bytes_per_s=draw(st.sampled_from([1e8, 1e9, 7e9])),
             latency_s=draw(st.sampled_from([0.0, 1e-5])),
+            message_s=draw(st.sampled_from([0.0, 3e-6])),
             per=draw(st.sampled_from(["device", "group"])),
+            exchange_efficiency=draw(st.sampled_from([1.0, 0.5])),
+            sync_efficiency=draw(st.sampled_from([1.0, 0.8])),
         )
         for i, size in enumerate(sizes)
     ]
@@ -69,7 +73,54 @@ def rich_clusters(draw: st.DrawFn) -> Cluster:
         for i in range(draw(st.integers(0, 2)) if names else 0)
     ]
     device = Device(tiers=draw(tiers(names)))
-    return Cluster(name="rich", levels=tuple(levels), device=device, servers=tuple(servers))
+    return Cluster(
+        name="rich",
+        levels=tuple(levels),
+        device=device,
+        servers=tuple(servers),
+        overlap=draw(overlaps(names, device, servers)),
+        work=draw(works()),
+    )
+
+
+@st.composite
+def overlaps(
+    draw: st.DrawFn, levels: list[str], device: Device, servers: list[Server]
+) -> tuple[tuple[str, ...], ...]:
+    """Lists of tiers, and of levels, that run side by side."""
+    owned = [*device.tiers, *(tier for server in servers for tier in server.tiers)]
+    lists = []
+    for names in (sorted({tier.name for tier in owned}), levels):
+        together = draw(st.permutations(names))[: draw(st.sampled_from([0, 2, 3]))]
+        lists += [tuple(together)] if len(together) > 1 else []
+    return tuple(lists)
+
+
+def seconds(*some: float) -> st.SearchStrategy[float]:
+    return st.sampled_from([0.0, *some])
+
+
+@st.composite
+def works(draw: st.DrawFn) -> Work:
+    """Coefficients, each of which may be missing; some clusters have none at all."""
+    if draw(st.integers(0, 4)) == 0:
+        return Work(hidden=draw(seconds(0.5)))
+    return Work(
+        step_s=draw(seconds(1e-4)),
+        round_s=draw(seconds(7e-6)),
+        table_s=draw(seconds(1e-6)),
+        band_s=draw(seconds(3e-6)),
+        lookup_s=draw(seconds(2e-8, 1e-6)),
+        row_s=draw(seconds(5e-8, 2e-6)),
+        buffer_bytes_per_s=draw(st.sampled_from([None, 1e8, 4e9])),
+        update=UpdateWork(
+            sgd=draw(seconds(1e-7)),
+            adagrad=draw(seconds(2e-7)),
+            rowwise_adagrad=draw(seconds(3e-7)),
+            adam=draw(seconds(4e-7)),
+        ),
+        hidden=draw(seconds(0.25, 1.0)),
+    )
 
 
 @st.composite
@@ -157,9 +208,7 @@ def cases(draw: st.DrawFn) -> tuple[dict[str, tuple[Band, ...]], Profile, Cluste
     profile, cluster = draw(rich_profiles()), draw(rich_clusters())
     bands = {s.table.name: draw(rich_bands(s.table, cluster)) for s in profile.stats}
     options = CostOptions(
-        overlap=draw(st.sampled_from([0.0, 0.4])),
-        exchange_efficiency=draw(st.sampled_from([1.0, 0.5])),
-        sync_efficiency=draw(st.sampled_from([1.0, 0.8])),
+        dense_s=draw(st.sampled_from([0.0, 1e-5, 1.0])),
         ids=draw(st.sampled_from(["wide", "narrow"])),
         training=draw(st.booleans()),
         weighted=frozenset(draw(st.sampled_from([[], ["t0"]]))),

@@ -44,6 +44,8 @@ class Walk:
     pairs: set[tuple[str, int, int]] = field(default_factory=set)
     by_table: dict[tuple[str, str, int], float] = field(default_factory=lambda: defaultdict(float))
     extra_levels: set[int] = field(default_factory=set)
+    work: dict[int, float] = field(default_factory=lambda: defaultdict(float))
+    table_work: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     table: str = ""
 
     def __post_init__(self) -> None:
@@ -54,9 +56,20 @@ class Walk:
             [cluster.members(level, group) for group in range(cluster.num_groups(level))]
             for level in range(self.K + 1)
         ]
+        self.passes = 2 if self.options.training else 1
         for stats in self.profile.stats:
             self.table = stats.table.name
             Table(self, stats).walk()
+
+    def does(self, who: int, seconds: float) -> None:
+        """A holder works for so long."""
+        self.work[who] += seconds
+        self.table_work[self.table] += seconds
+
+    def copy_s(self, size_bytes: float) -> float:
+        """Seconds of writing a row to a buffer or of reading it there."""
+        rate = self.cluster.work.buffer_bytes_per_s
+        return self.cluster.work.row_s + (size_bytes / rate if rate else 0.0)
 
     def n(self, level: int) -> int:
         return self.cluster.group_size(level)
@@ -195,6 +208,7 @@ class Table:
         width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
         row_bytes = width * table.item_bytes
         readers = [holder for holder in walk.groups[level][group] if holder < walk.W]
+        self._look_up(band, level, readers, rank, weight, row_bytes)
         if band.exchange == "rows" and band.staged and level:
             self.reads = self.u(rank, 0) * (owner in readers)
             self._pass_on(band, level, group, owner, rank, place, weight * row_bytes, owner, weight)
@@ -208,7 +222,22 @@ class Table:
                 walk.send("ids", reader, owner, weight * asks * id_bytes)
                 if rows:
                     walk.send("forward", owner, reader, weight * asks * row_bytes)
+            walk.does(owner, walk.passes * weight * asks * walk.copy_s(row_bytes))
         return asks * len(readers)
+
+    def _look_up(
+        self, band: Band, level: int, readers: list[int], rank: int, weight: float, row_bytes: int
+    ) -> None:
+        """What readers do with lookups of a row, and with the row or the gradient."""
+        walk, work = self.walk_, self.walk_.cluster.work
+        lookups = weight * self.L * self.p[rank]
+        once = band.exchange == "rows" and (band.coalesced or band.staged)
+        asks = weight * self.u(rank, 0) if once else lookups
+        for reader in readers:
+            walk.does(reader, lookups * work.lookup_s)
+            if band.exchange == "rows" or level == 0:  # nobody else adds them up
+                read_s = lookups * (walk.copy_s(row_bytes) - work.row_s) + asks * work.row_s
+                walk.does(reader, walk.passes * read_s)
 
     def _pass_on(
         self, band: Band, level: int, group: int, source: int, rank: int, place: int,
@@ -219,10 +248,10 @@ class Table:
         if level == 0:
             return
         for child in walk.children(level, group):
-            holder = source
+            holder, need = source, self.u(rank, level - 1)
+            walk.does(source, walk.passes * need * weight * walk.copy_s(row_bytes / weight))
             if source not in walk.groups[level - 1][child]:
                 holder = walk.device(level - 1, child, place + band.offset)
-                need = self.u(rank, level - 1)
                 walk.send("forward", source, holder, need * row_bytes)
                 walk.send("ids", holder, source, need * weight * self.ids)
                 self.reads += need * (source == owner)
@@ -250,6 +279,7 @@ class Table:
             moved = weight * update * whole(stored, tier.granularity_bytes)
             walk.read[owner, here] += moved
             walk.written[owner, here] += moved
+            walk.does(owner, weight * update * getattr(walk.cluster.work.update, table.optimizer))
             if copies:
                 sparse = band.sync == "sparse"
                 waiting = update * (row + self.ids) if sparse else row
@@ -287,6 +317,8 @@ class Table:
         self, source: int, target: int, part: float, row_bytes: int, band: Band, leg: str
     ) -> None:
         self.walk_.send(f"sync {leg}", source, target, part * row_bytes)
+        for who in (source, target):
+            self.walk_.does(who, part * self.walk_.copy_s(row_bytes))
         if band.sync == "sparse":
             self.walk_.send("sync_ids", source, target, part * self.ids)
 
@@ -306,30 +338,49 @@ class Table:
 
     def _walk_sums(self) -> None:
         walk, table = self.walk_, self.stats.table
-        item = table.item_bytes * walk.profile.batch_size
+        batch, rate = walk.profile.batch_size, walk.cluster.work.buffer_bytes_per_s
+        pooled = [
+            band
+            for band in self.bands
+            if band.exchange == "sums" and walk.cluster.level_of(band.scope)
+        ]
+        edges = {edge for band in pooled for edge in band.columns or (0, table.embedding_dim)}
         for column in range(table.embedding_dim):
+            # Columns that the same bands have travel as one sum, which is packed as one row.
+            sum_s = table.item_bytes / rate if rate else 0.0
+            sum_s += walk.cluster.work.row_s if column in edges else 0.0
+            self.sum = batch * table.item_bytes, batch * walk.passes * sum_s
             for staged in (False, True):
                 here = [
                     (walk.cluster.level_of(band.scope), mass)
                     for band, mass in zip(self.bands, self.mass, strict=True)
-                    if band.exchange == "sums" and band.staged == staged
+                    if band in pooled and band.staged == staged
                     if (band.columns or (0, 10**9))[0] <= column < (band.columns or (0, 10**9))[1]
                 ]
                 for reader in range(walk.W):
+                    own = self._sums_per_sample(sum(mass[reader] for _, mass in here))
+                    walk.does(reader, 2 * own * self.sum[1])
                     if staged:
-                        self._staged_sums(reader, here, item)
+                        self._staged_sums(reader, here)
                     else:
-                        self._plain_sums(reader, here, item)
+                        self._plain_sums(reader, here)
 
-    def _plain_sums(self, reader: int, here: list, item: float) -> None:
+    def _send_sum(self, source: int, target: int, sums: float) -> None:
+        """The one packs it, the other unpacks it, and if training both do so with gradients."""
+        size_bytes, seconds = self.sum
+        self.walk_.send("forward", source, target, sums * size_bytes)
+        self.walk_.does(source, sums * seconds)
+        self.walk_.does(target, sums * seconds)
+
+    def _plain_sums(self, reader: int, here: list) -> None:
         walk = self.walk_
         for owner in range(walk.cluster.num_holders):
             far = walk.distance(reader, owner)
             if far:
                 q = sum(mass[owner] for level, mass in here if level >= far)
-                walk.send("forward", owner, reader, item * self._sums_per_sample(q))
+                self._send_sum(owner, reader, self._sums_per_sample(q))
 
-    def _staged_sums(self, reader: int, here: list, item: float) -> None:
+    def _staged_sums(self, reader: int, here: list) -> None:
         walk = self.walk_
         for far in range(1, walk.K + 1):
             group = walk.group_of(reader, far)
@@ -337,15 +388,15 @@ class Table:
 
             def sums(holders: tuple[int, ...], far: int = far) -> float:
                 q = sum(mass[h] for level, mass in here if level >= far for h in holders)
-                return item * self._sums_per_sample(q)
+                return self._sums_per_sample(q)
 
             for child in walk.children(far, group):
                 if reader not in walk.groups[far - 1][child]:
                     collector = walk.device(far - 1, child, reader)
-                    walk.send("forward", collector, reader, sums(walk.groups[far - 1][child]))
+                    self._send_sum(collector, reader, sums(walk.groups[far - 1][child]))
                     self._collect(far - 1, child, reader, sums)
             for server in walk.attached(far, group):
-                walk.send("forward", server, reader, sums((server,)))
+                self._send_sum(server, reader, sums((server,)))
 
     def _collect(self, level: int, group: int, reader: int, sums) -> None:
         """Add up a group's sums in the device that has the reader's place in it."""
@@ -357,12 +408,12 @@ class Table:
             if collector not in walk.groups[level - 1][child]:
                 source = walk.device(level - 1, child, reader)
                 added = sums(walk.groups[level - 1][child])
-                walk.send("forward", source, collector, added)
+                self._send_sum(source, collector, added)
                 walk.extra_levels |= {level} if added else set()
             self._collect(level - 1, child, reader, sums)
         for server in walk.attached(level, group):
             added = sums((server,))
-            walk.send("forward", server, collector, added)
+            self._send_sum(server, collector, added)
             walk.extra_levels |= {level} if added else set()
 
 

@@ -8,8 +8,10 @@ from hypothesis import HealthCheck, given, settings
 from strategies import counted, plans
 
 from rowtier import Band, Cluster, Device, Level, Plan, Profile, Server, Table, Tier
+from rowtier.cost.load import Load, total_load
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
+from rowtier.work import UpdateWork, Work
 
 FLOWS = ("ids", "forward", "sync", "sync_ids")
 
@@ -48,6 +50,7 @@ def assert_tables_equal(cost: StepCost, walk: Walk) -> None:
         ):
             expected = [walk.by_table[table.name, name, level + 1] for level in range(walk.K)]
             assert found == near(np.array(expected)), name
+        assert table.work_s == pytest.approx(walk.table_work[table.name], rel=1e-9, abs=1e-15)
 
 
 def assert_messages_equal(cost: StepCost, walk: Walk) -> None:
@@ -58,24 +61,56 @@ def assert_messages_equal(cost: StepCost, walk: Walk) -> None:
         if phase == "forward" and walk.options.training:  # gradients return
             expected[target, walk.distance(source, target) - 1] += 1
     assert (cost.links.messages == expected).all()
+    for level, (exchange, sync) in enumerate(rounds(walk)):
+        assert cost.links.phases.exchange_rounds[level] == exchange
+        assert cost.links.phases.sync_rounds[level] == sync
+    assert sum(cost.phases().values()) == sum(map(sum, rounds(walk)))
+
+
+def rounds(walk: Walk) -> list[tuple[int, int]]:
+    """Per level the rounds of exchange and of sync."""
     phases = {(p, walk.distance(a, b)) for p, a, b in walk.pairs}
-    passes = 2 if walk.options.training else 1
-    scopes = ["device", *(level.name for level in walk.cluster.levels)]
-    staged = [
-        scopes.index(band.scope)
+    staged = _gateways_up_to(walk)
+    found = []
+    for level in range(1, walk.K + 1):
+        exchange = walk.passes * (level in walk.extra_levels)
+        for phase, times in (("ids", 2), ("forward", walk.passes)):
+            widest = max((at for p, at in phases if p == phase), default=0)
+            passed_on = level <= staged and (phase, level) in phases
+            exchange += times * (level == widest or passed_on)
+        found.append((exchange, 4 * (("sync up", level) in phases)))
+    return found
+
+
+def _gateways_up_to(walk: Walk) -> int:
+    """The widest level at which gateways pass rows on."""
+    levels = [
+        walk.cluster.level_of(band.scope)
         for bands in walk.bands.values()
         for band in bands
         if band.staged and band.exchange == "rows"
     ]
+    return max(levels, default=0)
+
+
+def messages(walk: Walk) -> list[tuple[int, int]]:
+    """Per level the messages of a device for exchange and for sync: one to each of its peers.
+
+    Where gateways pass things on, and where copies meet, a device has a peer in each other
+    group below; what goes directly has all devices there for peers.
+    """
+    phases = {(p, walk.distance(a, b)) for p, a, b in walk.pairs}
+    found = []
     for level in range(1, walk.K + 1):
-        rounds = 0
-        for phase, times in (("ids", 2), ("forward", passes)):
-            widest = max((at for p, at in phases if p == phase), default=0)
-            passed_on = level <= max(staged, default=0) and (phase, level) in phases
-            rounds += times * (level == widest or passed_on)
-        rounds += passes * (level in walk.extra_levels)
-        assert cost.links.exchange_rounds[level - 1] == rounds
-        assert cost.links.sync_rounds[level - 1] == 4 * (("sync up", level) in phases)
+        devices = [h for h in walk.groups[level][0] if h < walk.W]
+        apart = [h for h in devices if h not in walk.groups[level - 1][0]]
+        beside = len(walk.children(level, 0)) - 1
+        peers = beside if level <= _gateways_up_to(walk) else len(apart)
+        sent = 2 * peers * (("ids", level) in phases)
+        sent += walk.passes * peers * (("forward", level) in phases)
+        sent += walk.passes * beside * (level in walk.extra_levels)
+        found.append((sent, 4 * beside * (("sync up", level) in phases)))
+    return found
 
 
 @given(cases())
@@ -87,6 +122,15 @@ def test_every_amount_equals_a_walk_over_every_message(case) -> None:
     assert_equal(cost, walk)
     assert_memory_equal(cost, walk)
     assert_times_equal(cost, walk)
+
+
+@given(cases())
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+def test_loads_of_tables_add_up_to_the_step(case) -> None:
+    bands, profile, cluster, options = case
+    loads = [Load.of(s, bands[s.table.name], profile, cluster, options) for s in profile.stats]
+    expected = step_cost(bands, profile, cluster, options=options).step_s
+    assert total_load(loads).step_s(cluster, options) == pytest.approx(expected, rel=1e-9)
 
 
 @given(plans())
@@ -103,13 +147,30 @@ def deep_cluster() -> Cluster:
     return Cluster(
         name="deep",
         levels=tuple(
-            Level(name=f"level{i}", size=size, bandwidth_bytes_per_s=1e8, latency_s=1e-5, per=per)
+            Level(
+                name=f"level{i}",
+                size=size,
+                bandwidth_bytes_per_s=1e8,
+                latency_s=1e-5,
+                message_s=1e-6,
+                per=per,
+                sync_efficiency=0.5,
+            )
             for i, (size, per) in enumerate([(2, "device"), (3, "group"), (2, "group")], 1)
         ),
         device=Device(tiers=(tier,)),
         servers=tuple(
             Server(name=f"s{i}", level=f"level{i}", tiers=(tier,), bandwidth_bytes_per_s=rate)
             for i, rate in ((1, 2e7), (2, None), (3, 3e8))
+        ),
+        work=Work(
+            round_s=1e-5,
+            band_s=2e-6,
+            lookup_s=1e-7,
+            row_s=3e-7,
+            buffer_bytes_per_s=1e8,
+            update=UpdateWork(sgd=2e-7, rowwise_adagrad=2e-7),
+            hidden=0.5,
         ),
     )
 
@@ -146,7 +207,7 @@ def test_members_of_every_kind_at_every_level_equal_the_walk(
             staged=staged,
             sync="sparse",
         )
-        options, bands = CostOptions(), {"t": (inner, outer)}
+        options, bands = CostOptions(dense_s=1e-5), {"t": (inner, outer)}
         walk = Walk(bands, profile, cluster, None, options)
         cost = step_cost(bands, profile, cluster, options=options)
         assert_equal(cost, walk)
@@ -173,16 +234,7 @@ def assert_memory_equal(cost: StepCost, walk: Walk) -> None:
 
 
 def assert_times_equal(cost: StepCost, walk: Walk) -> None:
-    names = walk.cluster.tier_names
-    slowest = 0.0
-    for holder in range(walk.cluster.num_holders):
-        total = sum(
-            (walk.read[holder, names.index(t.name)] + walk.written[holder, names.index(t.name)])
-            / t.bandwidth_bytes_per_s
-            for t in walk.cluster.tiers_of(holder)
-        )
-        slowest = max(slowest, total)
-    options, expected = walk.options, slowest
+    cluster, options = walk.cluster, walk.options
     phases = ["ids", "forward"] + ["backward"] * options.training
     walk.sent["backward"], walk.received["backward"] = (
         walk.received["forward"],
@@ -190,15 +242,66 @@ def assert_times_equal(cost: StepCost, walk: Walk) -> None:
     )
     for way in (walk.sent, walk.received):
         way["all sync"] = _together(way["sync"], way["sync_ids"])
-    for index, level in enumerate(walk.cluster.levels):
-        exchange = _link_s(walk, index, phases) / options.exchange_efficiency
-        sync = _link_s(walk, index, ["all sync"]) / options.sync_efficiency
+    memory, work = _memory_s(walk), _work_s(walk)
+    assert cost.time.memory_s == near(memory)
+    assert cost.time.work_s == near(work)
+    exchange_s, sync_s = {}, {}
+    for index, level in enumerate(cluster.levels):
+        exchange = _link_s(walk, index, phases) / level.exchange_efficiency
+        sync = _link_s(walk, index, ["all sync"]) / level.sync_efficiency
         assert cost.time.exchange_s[:, index] == near(exchange)
         assert cost.time.sync_s[:, index] == near(sync)
-        expected += exchange.max() + cost.links.exchange_rounds[index] * level.latency_s
-        waited = cost.links.sync_rounds[index] * level.latency_s
-        expected += (1 - options.overlap) * (sync.max() + waited)
+        waits = [
+            turns * level.latency_s + told * level.message_s
+            for turns, told in zip(rounds(walk)[index], messages(walk)[index], strict=True)
+        ]
+        assert cost.time.exchange_latency_s[index] == pytest.approx(waits[0])
+        assert cost.time.sync_latency_s[index] == pytest.approx(waits[1])
+        exchange_s[level.name] = exchange.max() + waits[0]
+        sync_s[level.name] = sync.max() + waits[1]
+    hidden_s = options.dense_s * cluster.work.hidden
+    visible_s = max(0.0, _in_turn(sync_s, cluster) - hidden_s)
+    expected = (memory + work).max() + _in_turn(exchange_s, cluster) + visible_s
     assert cost.step_s == pytest.approx(expected, rel=1e-9)
+    assert cost.time.slowest_work_s == pytest.approx((memory + work).max() - memory.max())
+    kept = visible_s / _in_turn(sync_s, cluster) if visible_s else 0.0
+    assert cost.time.sync_kept == pytest.approx(kept, rel=1e-6, abs=1e-9)
+
+
+def _in_turn(seconds: dict[str, float], cluster: Cluster) -> float:
+    """One after the other, but for what runs side by side."""
+    left, total = dict(seconds), 0.0
+    for together in cluster.overlap:
+        total += max((left.pop(name, 0.0) for name in together), default=0.0)
+    return total + sum(left.values())
+
+
+def _memory_s(walk: Walk) -> np.ndarray:
+    """Seconds of every holder's memories; of one that a group shares, all wait for all."""
+    cluster, names = walk.cluster, walk.cluster.tier_names
+    found = []
+    for holder in range(cluster.num_holders):
+        seconds = {}
+        for tier in cluster.tiers_of(holder):
+            sharers = [holder]
+            if tier.shared_by is not None:
+                group = walk.group_of(holder, cluster.level_of(tier.shared_by))
+                sharers = walk.groups[cluster.level_of(tier.shared_by)][group]
+            at = names.index(tier.name)
+            moved = sum(walk.read[h, at] + walk.written[h, at] for h in sharers if h < walk.W)
+            if holder >= walk.W:
+                moved = walk.read[holder, at] + walk.written[holder, at]
+            seconds[tier.name] = moved / tier.bandwidth_bytes_per_s
+        found.append(_in_turn(seconds, cluster))
+    return np.array(found)
+
+
+def _work_s(walk: Walk) -> np.ndarray:
+    """What every holder did, and what a step, rounds, tables and bands take beside."""
+    work, bands = walk.cluster.work, [band for found in walk.bands.values() for band in found]
+    fixed = work.step_s + work.round_s * sum(map(sum, rounds(walk)))
+    fixed += work.table_s * len(walk.bands) + work.band_s * len(bands)
+    return np.array([walk.work[h] + fixed for h in range(walk.cluster.num_holders)])
 
 
 def _link_s(walk: Walk, index: int, phases: list[str]) -> np.ndarray:

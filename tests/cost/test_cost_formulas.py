@@ -23,6 +23,7 @@ from rowtier import (
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.touch import Bags
+from rowtier.work import Work
 
 N1, N2, BATCH = 4, 12, 32
 ROWS = 2400
@@ -250,11 +251,51 @@ def test_links_of_a_group_carry_the_sum_over_its_devices() -> None:
     assert shared.time.exchange_s[:, 1] == pytest.approx(np.repeat(expected, N1))
 
 
-def test_overlap_hides_its_share_of_sync_and_nothing_else() -> None:
-    seen = cost(scope="node", sync="sparse")
-    half = cost(scope="node", sync="sparse", options=CostOptions(overlap=0.5))
-    assert seen.step_s - half.step_s == pytest.approx(0.5 * seen.time.sync_level_s.sum())
-    assert cost(options=CostOptions(overlap=0.5)).step_s == cost().step_s
+def test_the_rest_of_the_model_hides_as_much_of_sync_as_the_cluster_says() -> None:
+    machine = cluster().model_copy(update={"work": Work(hidden=0.5)})
+
+    def at(dense_s: float, **home: Any) -> StepCost:
+        options = CostOptions(dense_s=dense_s)
+        return step_cost(place(**home), profile(), machine, options=options)
+
+    copies = {"scope": "node", "sync": "sparse"}
+    seen = at(0.0, **copies)
+    sync_s = float(seen.time.sync_level_s.sum())
+    assert seen.step_s - at(sync_s / 2, **copies).step_s == pytest.approx(sync_s / 4)
+    assert seen.step_s - at(9 * sync_s, **copies).step_s == pytest.approx(sync_s)
+    assert at(9 * sync_s).step_s == at(0.0).step_s  # there are no copies
+    assert cost(options=CostOptions(dense_s=1.0), **copies).step_s == cost(**copies).step_s
+
+
+def test_rows_that_pass_one_level_cost_the_same_work_staged_or_not() -> None:
+    work = Work(lookup_s=1e-7, row_s=1e-7, buffer_bytes_per_s=1e9)
+    machine = cluster().model_copy(update={"levels": cluster().levels[:1], "work": work})
+    direct, staged = (
+        step_cost(place(scope="node", coalesced=True, staged=by_gateways), profile(), machine)
+        for by_gateways in (False, True)
+    )
+    assert staged.time.work_s == pytest.approx(direct.time.work_s)
+
+
+def test_memory_that_a_node_shares_is_as_busy_as_all_its_devices_keep_it() -> None:
+    machine = cluster()
+    tiers = [t.model_copy(update={"shared_by": "node"}) for t in machine.device.tiers]
+    shared = machine.model_copy(update={"device": Device(tiers=tuple(tiers))})
+    home = {"members": (0, 5), "tier": "slow"}
+    own_s = step_cost(place(**home), profile(), machine).time.memory_s
+    found_s = step_cost(place(**home), profile(), shared).time.memory_s
+    assert found_s == pytest.approx(np.repeat(own_s.reshape(-1, N1).sum(axis=1), N1))
+
+
+def test_what_runs_side_by_side_takes_as_long_as_the_longest() -> None:
+    machine = cluster()
+    for names in (("fast", "slow"), ("node", "cluster")):
+        beside = machine.model_copy(update={"overlap": (names,)})
+        apart, found = (step_cost(place(tier="slow"), profile(), c) for c in (machine, beside))
+        if names[0] == "fast":
+            assert found.time.slowest_memory_s < apart.time.slowest_memory_s
+        else:
+            assert found.time.links_s == pytest.approx(apart.time.exchange_level_s.max())
 
 
 def test_without_training_only_the_forward_pass_is_left() -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from rowtier import Band, Cluster, Curve, FeatureStats, Profile, Table, TableStats
 from rowtier.cost.options import CostOptions
-from rowtier.cost.step import step_cost
+from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.terms import row_terms, sums_bytes
+from rowtier.cost.time import turn_shares
 from rowtier.cost.touch import table_basis
 from rowtier.cost.tree import tree_of
 
@@ -83,15 +84,41 @@ def test_terms_add_up_to_the_step_time_of_an_even_plan(
     rows = 2 * cluster.num_devices
     stats = profile(rows, np.array([900]), [rows])
     table = stats.stats[0]
-    options = CostOptions(overlap=0.3, exchange_efficiency=0.5, sync_efficiency=0.8)
     home = data.draw(homes(cluster, rows))
     assume(home.members == "all" and home.exchange == "rows")
-    cost = step_cost({"t": (home,)}, stats, cluster, options=options)
-    latency = cost.time.exchange_latency_s.sum() + 0.7 * cost.time.sync_latency_s.sum()
+    assume(not cluster.overlap)
+    cost = step_cost({"t": (home,)}, stats, cluster)
     basis = table_basis(table, stats, tree_of(cluster).sizes)
-    terms = row_terms(home, table.table, basis, cluster, options)
-    found = terms.step_s(options.overlap) @ table.curve.widths
-    assert found == pytest.approx(cost.step_s - latency)
+    terms = row_terms(home, table.table, basis, cluster)
+    found = terms.step_s() @ table.curve.widths
+    assert found == pytest.approx(cost.step_s - _fixed_s(cost, cluster), rel=1e-6, abs=1e-12)
+    halved = terms.step_s(0.5) @ table.curve.widths
+    assert found - halved == pytest.approx(0.5 * cost.time.sync_s.max(axis=0).sum(), abs=1e-12)
+
+
+@given(st.data(), rich_clusters())
+@RICH
+def test_terms_are_no_more_than_an_even_plan_where_things_run_side_by_side(
+    data: st.DataObject, cluster: Cluster
+) -> None:
+    rows = 2 * cluster.num_devices
+    stats = profile(rows, np.array([900]), [rows])
+    table = stats.stats[0]
+    home = data.draw(homes(cluster, rows))
+    assume(home.members == "all" and home.exchange == "rows")
+    cost = step_cost({"t": (home,)}, stats, cluster)
+    basis = table_basis(table, stats, tree_of(cluster).sizes)
+    found = row_terms(home, table.table, basis, cluster).step_s() @ table.curve.widths
+    assert found <= (cost.step_s - _fixed_s(cost, cluster)) * (1 + 1e-6) + 1e-12
+
+
+def _fixed_s(cost: StepCost, cluster: Cluster) -> float:
+    """What a row has no part in: waiting, and work of steps, rounds, tables and bands."""
+    work, rounds = cluster.work, sum(cost.phases().values())
+    work_s = work.step_s + work.round_s * rounds + work.table_s + work.band_s
+    shares = turn_shares(tree_of(cluster), "levels")
+    waits_s = shares @ (cost.time.exchange_latency_s + cost.time.sync_latency_s)
+    return float(waits_s + work_s)
 
 
 @given(st.data(), rich_clusters())

@@ -31,6 +31,7 @@ class NaiveStep:
     written: dict = field(default_factory=lambda: defaultdict(float))
     distinct: list = field(default_factory=list)
     extra: set = field(default_factory=set)
+    work: dict = field(default_factory=lambda: defaultdict(float))  # seconds of each holder
 
     def __post_init__(self) -> None:
         cluster = self.cluster = self.plan.cluster
@@ -43,6 +44,7 @@ class NaiveStep:
         self.away = [False] * samples
         self.distinct = [[0] * len(groups) for groups in self.groups]
         self.table_rows: dict[str, int] = {}
+        self.passes = 2 if self.options.training else 1
         for table, bands in self.plan:
             self._table(table, bands)
 
@@ -64,6 +66,10 @@ class NaiveStep:
             level = self.distance(source, target)
             self.sent[kind, source, level] += amount
             self.received[kind, target, level] += amount
+
+    def copy_s(self, size_bytes: float) -> float:
+        rate = self.cluster.work.buffer_bytes_per_s
+        return self.cluster.work.row_s + (size_bytes / rate if rate else 0.0)
 
     def array(self, amounts: dict, kind: str) -> np.ndarray:
         found = np.zeros((self.cluster.num_holders, self.K))
@@ -135,6 +141,7 @@ class NaiveStep:
             readers = [h for h in holders if h < self.W]
             for reader in readers:
                 self.served[owner, names.index(band.tier)] += self.looked[reader][row]
+            self._look_up(band, level, readers, row, row_bytes)
             if band.exchange == "rows" and band.staged and level:
                 self.requests = 0
                 self.requests += owner in readers and row in self.looked[owner]
@@ -149,12 +156,27 @@ class NaiveStep:
                     asks = min(asks, 1) if once else asks
                     requests += asks
                     self.send("ids", reader, owner, asks * (id_bytes + 4 * weighted))
+                    self.work[owner] += self.passes * asks * self.copy_s(row_bytes)
                     if band.exchange == "rows":
                         self.send("forward", owner, reader, asks * row_bytes)
             needed = row in self.touched[level][group]
             self._memory(table, band, owner, row, width, requests, needed)
         if self.options.training:
             self._sync(band, level, position, slot, row, row_bytes, id_bytes)
+
+    def _look_up(
+        self, band: Band, level: int, readers: list[int], row: int, row_bytes: int
+    ) -> None:
+        """What readers do with each lookup, and with rows that they asked for."""
+        work = self.cluster.work
+        once = band.exchange == "rows" and (band.coalesced or band.staged)
+        for reader in readers:
+            lookups = self.looked[reader][row]
+            asks = min(lookups, 1) if once else lookups
+            self.work[reader] += lookups * work.lookup_s
+            if band.exchange == "rows" or level == 0:
+                added_s = lookups * (self.copy_s(row_bytes) - work.row_s)
+                self.work[reader] += self.passes * (added_s + asks * work.row_s)
 
     def _pass_on(
         self, level: int, group: int, source: int, owner: int, row: int, place: int, row_bytes: int
@@ -165,6 +187,8 @@ class NaiveStep:
         fan = self.n(level) // self.n(level - 1)
         for child in range(group * fan, (group + 1) * fan):
             holder = source
+            if row in self.touched[level - 1][child]:
+                self.work[source] += self.passes * self.copy_s(row_bytes)
             if source not in self.groups[level - 1][child]:
                 holder = child * self.n(level - 1) + place % self.n(level - 1)
                 if row in self.touched[level - 1][child]:
@@ -199,6 +223,7 @@ class NaiveStep:
                 moved = whole(size + state[table.optimizer], tier.granularity_bytes)
                 self.read[owner, here] += moved
                 self.written[owner, here] += moved
+                self.work[owner] += getattr(self.cluster.work.update, table.optimizer)
         elif tier is not tiers[0] and needed:
             self.read[owner, here] += whole(size, tier.granularity_bytes)
 
@@ -218,26 +243,47 @@ class NaiveStep:
                 for sender, target, happens in ((copy, adder, up), (adder, copy, down)):
                     self.send("sync", sender, target, happens * row_bytes)
                     self.send("sync_ids", sender, target, (not dense) * happens * id_bytes)
+                    for who in (sender, target):
+                        self.work[who] += (sender != target) * happens * self.copy_s(row_bytes)
             speaks = adders
 
     def _sums(
         self, table: Table, bands: tuple[Band, ...], owners: list, reader: int, bag: Bag
     ) -> None:
+        pooled = [
+            (band, owner)
+            for band, owner in zip(bands, owners, strict=True)
+            if band.exchange == "sums" and self.cluster.level_of(band.scope)
+        ]
+        edges = {edge for band, _ in pooled for edge in band.columns or (0, table.embedding_dim)}
         for column in range(table.embedding_dim):
+            # Columns that the same bands have travel as one sum, which is packed as one row.
+            rate = self.cluster.work.buffer_bytes_per_s
+            self.sum_s = table.item_bytes / rate if rate else 0.0
+            self.sum_s += self.cluster.work.row_s if column in edges else 0.0
             for staged in (False, True):
                 hit = {
                     self._holder(band, reader, owner[row][0])
-                    for band, owner in zip(bands, owners, strict=True)
-                    if band.exchange == "sums" and band.staged == staged
+                    for band, owner in pooled
+                    if band.staged == staged
                     if (band.columns or (0, 10**9))[0] <= column < (band.columns or (0, 10**9))[1]
                     for row in bag
                     if row in owner
                 }
+                if reader in hit:
+                    self.work[reader] += 2 * self.passes * self.sum_s
                 if staged:
                     self._staged(reader, hit, table.item_bytes)
                 else:
-                    for owner in hit:
-                        self.send("forward", owner, reader, table.item_bytes)
+                    for owner in hit - {reader}:
+                        self._send_sum(owner, reader, table.item_bytes)
+
+    def _send_sum(self, source: int, target: int, item_bytes: int) -> None:
+        """The one packs it, the other unpacks it, and if training both do so with gradients."""
+        assert source != target
+        self.send("forward", source, target, item_bytes)
+        for who in (source, target):
+            self.work[who] += self.passes * self.sum_s
 
     def _staged(self, reader: int, hit: set[int], item_bytes: int) -> None:
         for far in range(1, self.K + 1):
@@ -247,10 +293,10 @@ class NaiveStep:
                 inside = self.groups[far - 1][child]
                 if reader not in inside and hit & set(inside):
                     collector = child * self.n(far - 1) + reader % self.n(far - 1)
-                    self.send("forward", collector, reader, item_bytes)
+                    self._send_sum(collector, reader, item_bytes)
                     self._collect(far - 1, child, reader, hit, item_bytes)
             for server in self._attached(far, group) & hit:
-                self.send("forward", server, reader, item_bytes)
+                self._send_sum(server, reader, item_bytes)
 
     def _attached(self, level: int, group: int) -> set[int]:
         fan = self.n(level) // self.n(level - 1)
@@ -269,11 +315,11 @@ class NaiveStep:
                 continue
             source = child * self.n(level - 1) + reader % self.n(level - 1)
             if source != collector:
-                self.send("forward", source, collector, item)
+                self._send_sum(source, collector, item)
                 self.extra.add(level)
             self._collect(level - 1, child, reader, hit, item)
         for server in self._attached(level, group) & hit:
-            self.send("forward", server, collector, item)
+            self._send_sum(server, collector, item)
             self.extra.add(level)
 
 

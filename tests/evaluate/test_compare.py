@@ -4,27 +4,24 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from cost.cost_cases import cases
+from hypothesis import HealthCheck, given, settings
 from report.report_cases import cluster, profile
-from strategies import plans
 
 import rowtier
 from rowtier import Plan, Profile, Table, Tables
-from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.evaluate.parts import difference, reasons, step_parts
 
 
-@given(plans())
-@settings(max_examples=60, deadline=None)
-def test_the_parts_of_a_step_add_up_to_it(plan: Plan) -> None:
-    for overlap in (0.0, 0.7):
-        cost = step_cost(
-            plan.bands, plan.profile, plan.cluster, plan.order, CostOptions(overlap=overlap)
-        )
-        parts = step_parts(cost)
-        assert sum(parts.values()) == pytest.approx(cost.step_s, rel=1e-12)
-        assert min(parts.values()) >= -1e-15 * max(1.0, cost.step_s)
+@given(cases())
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_the_parts_of_a_step_add_up_to_it(case: tuple) -> None:
+    bands, profile, cluster, options = case
+    cost = step_cost(bands, profile, cluster, options=options)
+    parts = step_parts(cost)
+    assert sum(parts.values()) == pytest.approx(cost.step_s, rel=1e-12)
+    assert min(parts.values()) >= -1e-12 * max(1.0, cost.step_s)
 
 
 @pytest.fixture(scope="module")

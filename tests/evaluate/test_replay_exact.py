@@ -4,7 +4,7 @@ import os
 
 import numpy as np
 import pytest
-from cost.cost_cases import rich_bands, rich_clusters
+from cost.cost_cases import rich_bands, rich_clusters, works
 from evaluate.replay_naive import NaiveStep, naive_steps
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,6 +28,7 @@ from rowtier.evaluate.counting import Counter
 from rowtier.evaluate.figures import StepFacts
 from rowtier.profile.readers import open_source
 
+FLOWS = ("ids", "forward")
 EXAMPLES = 150 if "ROWTIER_RANDOM_TESTS" in os.environ else 80
 
 
@@ -61,7 +62,13 @@ def deep_clusters(draw: st.DrawFn) -> Cluster:
         for i, at in enumerate(draw(st.lists(st.integers(0, len(sizes) - 1), max_size=2)))
     ]
     device = Device(tiers=tiers)
-    return Cluster(name="deep", levels=tuple(levels), device=device, servers=tuple(servers))
+    return Cluster(
+        name="deep",
+        levels=tuple(levels),
+        device=device,
+        servers=tuple(servers),
+        work=draw(works()),
+    )
 
 
 @st.composite
@@ -109,7 +116,7 @@ def replays(draw: st.DrawFn) -> tuple[Plan, dict[str, list[list[int]]], int, Cos
         for feature in entry.table.features
     }
     options = CostOptions(
-        overlap=draw(st.sampled_from([0.0, 0.4])),
+        dense_s=draw(st.sampled_from([0.0, 1e-5, 1.0])),
         ids=draw(st.sampled_from(["wide", "narrow"])),
         training=draw(st.booleans()),
         weighted=frozenset(draw(st.sampled_from([[], ["t0"]]))),
@@ -169,25 +176,60 @@ def test_fast_replay_counts_what_plain_python_counts(case: tuple) -> None:
     assert len(fast) == len(slow) >= 2
     for found, expected in zip(fast, slow, strict=True):
         assert_same(found, expected, options.training)
-        rounds = np.array([level.latency_s for level in plan.cluster.levels])
-        asked, answered = (_turns(plan, found, name) for name in ("ids", "forward"))
-        extra = np.isin(np.arange(1, len(rounds) + 1), list(expected.extra))
-        rounds = rounds * (2 * asked + (1 + options.training) * (answered + extra))
-        assert found.time.exchange_latency_s == pytest.approx(rounds)
+        assert_waits_and_works(plan, found, expected, options.training)
+
+
+def assert_waits_and_works(
+    plan: Plan, found: StepFacts, expected: NaiveStep, training: bool
+) -> None:
+    levels, work = plan.cluster.levels, plan.cluster.work
+    latency = np.array([level.latency_s for level in levels])
+    message = np.array([level.message_s for level in levels])
+    asked, answered = (_turns(plan, found, name) for name in ("ids", "forward"))
+    extra = np.isin(np.arange(1, len(levels) + 1), list(expected.extra))
+    rounds = 2 * asked + (1 + training) * (answered + extra)
+    told = _messages(plan, found, extra, training)
+    waits = latency * rounds + message * told
+    assert found.time.exchange_latency_s == pytest.approx(waits)
+    synced = 4 * (found.flows["sync"].sent > 0).any(axis=0)
+    fixed = work.step_s + work.round_s * (rounds.sum() + synced.sum())
+    fixed += sum(work.table_s + len(bands) * work.band_s for _, bands in plan)
+    holders = range(plan.cluster.num_holders)
+    works = np.array([fixed + expected.work[holder] for holder in holders])
+    assert found.time.work_s == pytest.approx(works, rel=1e-9, abs=1e-15)
+
+
+def _messages(plan: Plan, found: StepFacts, extra: np.ndarray, training: bool) -> np.ndarray:
+    """A message in each round to each peer: one of each group beside, or all devices there."""
+    cluster, passes = plan.cluster, 2 if training else 1
+    staged = _gateways_up_to(plan)
+    told = []
+    for level in range(1, len(cluster.levels) + 1):
+        beside = cluster.levels[level - 1].size - 1
+        apart = cluster.group_size(level) - cluster.group_size(level - 1)
+        ids, rows = ((found.flows[name].sent[:, level - 1] > 0).any() for name in FLOWS)
+        peers = beside if level <= staged else apart
+        told.append(peers * (2 * ids + passes * rows) + passes * beside * extra[level - 1])
+    return np.array(told)
+
+
+def _gateways_up_to(plan: Plan) -> int:
+    """The widest level at which gateways pass rows on."""
+    levels = [
+        plan.cluster.level_of(band.scope)
+        for _, bands in plan
+        for band in bands
+        if band.staged and band.exchange == "rows"
+    ]
+    return max(levels, default=0)
 
 
 def _turns(plan: Plan, found: StepFacts, name: str) -> np.ndarray:
     """A round for the widest level, and for every other at which gateways pass rows on."""
     names = ["device", *(level.name for level in plan.cluster.levels)]
-    staged = [
-        names.index(band.scope)
-        for _, bands in plan
-        for band in bands
-        if band.staged and band.exchange == "rows"
-    ]
+    staged = _gateways_up_to(plan)
     busy = [level for level, sent in enumerate(found.flows[name].sent.T, 1) if (sent > 0).any()]
     turns = [
-        level in busy and (level == max(busy) or level <= max(staged, default=0))
-        for level in range(1, len(names))
+        level in busy and (level == max(busy) or level <= staged) for level in range(1, len(names))
     ]
     return np.array(turns, dtype=int)

@@ -73,8 +73,41 @@ def test_the_trace_of_a_replayed_step_adds_up(plan: rowtier.Plan, tmp_path: Path
 
 
 def test_the_parts_of_a_step_end_with_it(plan: rowtier.Plan) -> None:
-    for overlap in (0.0, 0.6):
-        facts = rowtier.predict(plan, CostOptions(overlap=overlap)).facts
+    for dense_s in (0.0, 1e-5, 1.0):
+        facts = rowtier.predict(plan, CostOptions(dense_s=dense_s)).facts
         parts = phases(facts, plan.cluster)
         assert parts[0].start_s == 0
         assert parts[-1].stop_s == pytest.approx(facts.time.step_s)
+        shown = [part for part in parts if part.waited_for]
+        assert sum(p.stop_s - p.start_s for p in shown) == pytest.approx(facts.time.step_s)
+
+
+def test_work_has_a_track_of_its_own(plan: rowtier.Plan, tmp_path: Path) -> None:
+    facts = rowtier.predict(plan).facts
+    write_trace(tmp_path / "step.json", facts, plan.cluster)
+    tracks, last = slices(read(tmp_path / "step.json")), len(plan.cluster.tier_names) + 2
+    for holder, seconds in enumerate(facts.time.work_s):
+        (work,) = tracks[holder, last]
+        assert work["name"] == "work"
+        assert work["dur"] == pytest.approx(1e6 * seconds)
+        assert work["ts"] == pytest.approx(1e6 * facts.time.memory_s[holder])
+
+
+def test_what_runs_side_by_side_begins_together(tmp_path: Path) -> None:
+    base = machine()
+    beside = base.model_copy(
+        update={
+            "overlap": (base.tier_names[:2], tuple(level.name for level in base.levels)),
+            "work": base.work.model_copy(update={"hidden": 0.5}),
+        }
+    )
+    profile = rowtier.make_profile([samples(0)], tables())
+    plan = rowtier.make_plan(profile, beside)
+    for dense_s in (0.0, 1e-5):
+        facts = rowtier.predict(plan, CostOptions(dense_s=dense_s)).facts
+        write_trace(tmp_path / "step.json", facts, plan.cluster)
+        tracks = slices(read(tmp_path / "step.json"))
+        ends = [e["ts"] + e["dur"] for track in tracks.values() for e in track]
+        assert max(ends) <= 1e6 * facts.time.step_s * (1 + 1e-9)
+        parts = tracks[plan.cluster.num_holders, 0]
+        assert sum(p["dur"] for p in parts) == pytest.approx(1e6 * facts.time.step_s)

@@ -9,6 +9,9 @@ from strategies import counted
 from rowtier import Band, Cluster, InfeasibleError, Profile, Table, TableStats, make_plan
 from rowtier.cost.load import Load, chosen, stacked, total_load
 from rowtier.cost.memory import pools
+from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.plan.options import PlanOptions
+from rowtier.plan.verify import verify
 
 PARTS, INSTANCES = 8, 25  # 200 problems
 
@@ -30,7 +33,31 @@ def _profile(rng: np.random.Generator) -> Profile:
     return Profile(int(rng.integers(1, 30)), tuple(stats))
 
 
-def _cluster(profile: Profile, rng: np.random.Generator) -> Cluster:
+def _waiting(rng: np.random.Generator) -> dict[str, float]:
+    return {
+        "message": float(rng.choice([0.0, 1e-6])),
+        "exchange_efficiency": float(rng.choice([0.5, 1.0])),
+        "sync_efficiency": float(rng.choice([0.3, 1.0])),
+    }
+
+
+def _work(rng: np.random.Generator) -> dict[str, object]:
+    """Some seconds of everything, from far less than bytes take to far more."""
+    scale = float(10 ** rng.uniform(-2, 2))
+    return {
+        "step": scale * 1e-6,
+        "round": scale * float(rng.choice([0.0, 1e-6])),
+        "table": scale * 1e-7,
+        "band": scale * float(rng.choice([0.0, 2e-7])),
+        "lookup": scale * 1e-8,
+        "row": scale * float(rng.choice([1e-9, 5e-8])),
+        "buffer": 1e9 / scale,
+        "update": {"sgd": scale * 2e-8, "rowwise_adagrad": scale * 4e-8},
+        "hidden": float(rng.choice([0.0, 0.5, 1.0])),
+    }
+
+
+def _cluster(profile: Profile, rng: np.random.Generator, working: bool = False) -> Cluster:
     stored = sum(s.table.stored_bytes for s in profile.stats)
     fast = int(stored * rng.choice([0.3, 0.6, 1.2]))
     return Cluster.model_validate(
@@ -42,6 +69,7 @@ def _cluster(profile: Profile, rng: np.random.Generator) -> Cluster:
                     "size": 2,
                     "bandwidth": float(10 ** rng.uniform(6, 10)),
                     "latency": float(rng.choice([0.0, 1e-6])),
+                    **(_waiting(rng) if working else {}),
                 }
             ],
             "device": {
@@ -50,6 +78,8 @@ def _cluster(profile: Profile, rng: np.random.Generator) -> Cluster:
                     {"name": "slow", "capacity": 2 * stored, "bandwidth": 1e8},
                 ]
             },
+            "overlap": [["fast", "slow"]] if working and rng.random() < 0.3 else [],
+            "work": _work(rng) if working else {},
         }
     )
 
@@ -88,13 +118,13 @@ def _placements(stats: TableStats, profile: Profile, cluster: Cluster) -> Load:
     return stacked(loads)
 
 
-def _least_s(profile: Profile, cluster: Cluster) -> float:
+def _least_s(profile: Profile, cluster: Cluster, options: CostOptions = DEFAULTS) -> float:
     """The best of all placements, one table's against all of the other's."""
     first, second = (_placements(stats, profile, cluster) for stats in profile.stats)
     best = np.inf
     for index in range(second.kept.shape[-1]):
         both = first + chosen(second, np.array([index]))
-        values = both.step_s(cluster)
+        values = both.step_s(cluster, options)
         for pool in pools(cluster):
             tier = cluster.tier_names.index(pool.tier)
             values[both.kept[list(pool.holders), tier].sum(axis=0) > pool.capacity_bytes] = np.inf
@@ -123,3 +153,22 @@ def test_joint_is_the_best_of_all_placements_of_nearly_every_tiny_problem(part: 
         worst = max(worst, excess)
         optimal += excess <= 1e-6
     assert optimal >= 0.95 * INSTANCES, (optimal, worst)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_no_placement_beats_the_bound_where_work_and_waiting_count(seed: int) -> None:
+    rng = np.random.default_rng(1000 + seed)
+    profile = _profile(rng)
+    cluster = _cluster(profile, rng, working=True)
+    dense_s = float(rng.choice([0.0, 1e-6, 1e-3]))
+    least_s = _least_s(profile, cluster, CostOptions(dense_s=dense_s))
+    try:
+        plan = make_plan(profile, cluster, "joint", PlanOptions(dense_s=dense_s))
+    except InfeasibleError:
+        assert not np.isfinite(least_s)
+        return
+    assert plan.certificate is not None
+    assert plan.certificate.bound <= least_s * (1 + 1e-9)
+    assert plan.certificate.objective <= least_s * (1 + plan.certificate.gap) * (1 + 1e-9)
+    verdict = verify(plan)
+    assert not verdict.mistakes, verdict.mistakes

@@ -111,7 +111,7 @@ class LinkTimes:
 
     @property
     def sync_rate(self) -> float:
-        """Bytes per second of keeping copies equal: all-to-all's, as the longest messages differ."""
+        """The same of keeping copies equal, as the longest messages of both differ."""
         return self.exchange_rate * _rate(self.copies) / _rate(self.all_to_all)
 
     @property

@@ -12,6 +12,7 @@ from rowtier.cli.data_options import (
     AfterOption,
     BatchesOption,
     BeforeOption,
+    DenseOption,
     TimeOption,
     checked_batches,
 )
@@ -60,6 +61,7 @@ def command(
     on_out_of_range: OutOfRangeOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
+    dense: DenseOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every holder.")] = False,
     json: show.JsonOption = False,
 ) -> None:
@@ -67,7 +69,7 @@ def command(
     from rowtier.evaluate.compare import compare
 
     loaded, baselines = _sorted_out(plans)
-    options = cost_options(next(iter(loaded.values())), ids, weighted)
+    options = cost_options(next(iter(loaded.values())), ids, weighted, dense)
     wishes = {
         "batch_size": batch_size,
         "steps": steps,
@@ -156,6 +158,7 @@ def _where(result: Comparison, levels: list[str]) -> None:
         "fast mem.": ["fast memory"],
         "slow mem.": ["slow memory"],
         "imbalance": ["imbalance"],
+        "work": ["work"],
     }
     if len(levels) <= MAX_LEVELS:
         groups |= {short: [f"{name} links"] for name, short in _short(levels)}
@@ -175,9 +178,9 @@ def _where(result: Comparison, levels: list[str]) -> None:
     show.table(["plan", "step", *groups], rows)
     show.line(
         "predicted, in ms. Fast and slow memory: if all holders had the same to do; imbalance: how "
-        "much longer the slowest one takes; "
+        "much longer the slowest one takes; work: what ranks do besides moving bytes; "
         + (f"{links}: ids, rows or sums, gradients; " if links else "")
-        + "sync: keeping copies equal; waiting: latencies"
+        + "sync: keeping copies equal; waiting: latencies and messages"
     )
 
 
@@ -190,16 +193,17 @@ def _replayed(result: Comparison) -> None:
     rows = []
     for load, name in _names(result).items():
         assert load.replayed is not None
-        step, memory, links = (load.replayed.figure(n) for n in ("step", "memory", "links"))
+        names = ("step", "memory", "work", "links")
+        step, memory, work, links = (load.replayed.figure(n) for n in names)
         assert step.percentiles is not None
-        cells = (step.replayed, step.predicted, memory.replayed, links.replayed)
+        cells = [step.replayed, step.predicted, *(f.replayed for f in (memory, work, links))]
         ends = (step.percentiles[2], step.worst)
         rows.append([name, *map(_ms, cells[:2]), f"{step.error:+.1%}", *map(_ms, cells[2:])])
         rows[-1] += map(_ms, ends)
     found = result.loads[0].replayed
     assert found is not None
     show.line(f"replayed, in ms, over {found.steps:,} steps")
-    columns = ["plan", "step", "predicted", "error", "memory", "links", "p99 step", "worst"]
+    columns = ["plan", "step", "predicted", "error", "memory", "work", "links", "p99 step", "worst"]
     show.table(columns, rows)
 
 

@@ -1,10 +1,12 @@
-"""Options that all commands share that read data: which part of it, and in which order."""
+"""Options that several commands share: which part of data, in which order, beside what."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
+
+from rowtier.units import parse_seconds
 
 if TYPE_CHECKING:
     from rowtier.profile.rarefaction import Batches
@@ -42,6 +44,17 @@ BatchesOption = Annotated[
         help="What a step is made of: shuffled, samples from anywhere in the data, or "
         "in_time_order, samples that follow each other. Default: as the plan says, and for a plan "
         "shuffled.",
+    ),
+]
+
+DenseOption = Annotated[
+    float | None,
+    typer.Option(
+        parser=parse_seconds,
+        metavar="TIME",
+        help="Time of the rest of the model in a step, such as 12ms: beside the share of it that "
+        "the cluster file's `work: hidden` says, copies are kept equal. Default: as the plan "
+        "says, and for a plan none.",
     ),
 ]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from rowtier.cli import show
+from rowtier.cli.data_options import DenseOption
 from rowtier.cli.names import shortened
 from rowtier.cli.predict import more
 
@@ -35,6 +36,7 @@ def command(
             "batch_size=4096. May be given several times.",
         ),
     ] = None,
+    dense: DenseOption = None,
     full: Annotated[
         bool, typer.Option("--full", help="Show every table, cut and alternative.")
     ] = False,
@@ -45,7 +47,10 @@ def command(
     from rowtier.evaluate.explain import explain
     from rowtier.plan.plan import Plan
 
-    found = explain(Plan.load(plan), table, what_if=what_if or ())
+    loaded = Plan.load(plan)
+    if dense is not None:
+        loaded = loaded.assuming(dense)
+    found = explain(loaded, table, what_if=what_if or ())
     if json:
         show.as_json(found.to_dict())
     else:
@@ -66,6 +71,8 @@ def _say(found: Explanation, full: bool) -> None:
 
 def _plan(found: Explanation, full: bool) -> None:
     show.line(f"what binds: {found.binds}")
+    for line in found.step:
+        show.line(line)
     _listed("memory", [entry.says for entry in found.memory])
     _listed("with more of it", found.more)
     _listed("the statistics", found.statistics)

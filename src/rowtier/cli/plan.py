@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from rowtier.cli import show
-from rowtier.cli.data_options import BatchesOption, checked_batches
+from rowtier.cli.data_options import BatchesOption, DenseOption, checked_batches
 from rowtier.units import parse_share
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ def command(
         ),
     ] = None,
     batches: BatchesOption = None,
+    dense: DenseOption = None,
     time_limit: Annotated[
         float, typer.Option(help="recshard-milp, torchrec: seconds to search.")
     ] = 60.0,
@@ -71,6 +72,7 @@ def command(
     from rowtier.cluster import Cluster
     from rowtier.cost.step import step_cost
     from rowtier.errors import UserError
+    from rowtier.evaluate import phrases
     from rowtier.evaluate.compare import Load
     from rowtier.files import check_replaceable
     from rowtier.plan.constraints import Constraints
@@ -86,7 +88,8 @@ def command(
     wanted = Constraints() if constraints is None else Constraints.load(constraints)
     options = PlanOptions(
         reserve=reserve, split=split, confidence=confidence, time_limit_s=time_limit,
-        constraints=wanted, fit=fit, batches=checked_batches(batches) or "shuffled",
+        constraints=wanted, fit=fit, dense_s=dense or 0.0,
+        batches=checked_batches(batches) or "shuffled",
     )  # fmt: skip
     check_replaceable(output, "plan.json")
     statistics = Profile.load(profile)
@@ -99,6 +102,7 @@ def command(
             "plan": str(output),
             "method": method,
             "fingerprint": plan.fingerprint,
+            "assumes": phrases.assumptions(plan),
         }
         if plan.certificate is not None:
             facts["certificate"] = {**plan.certificate.to_data(), "gap": plan.certificate.gap}
@@ -113,9 +117,12 @@ def command(
         f"{machine.num_devices} devices of {machine.name}"
     )
     show.line(
-        f"expected step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g} ms, links "
-        f"{1e3 * load.links_s:.4g} ms); {load.slow_share:.1%} of all lookups are in a slower tier"
+        f"expected step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g} ms, work "
+        f"{1e3 * load.work_s:.4g} ms, links {1e3 * load.links_s:.4g} ms); "
+        f"{load.slow_share:.1%} of all lookups are in a slower tier"
     )
+    for assumption in phrases.assumptions(plan):
+        show.line(assumption)
     if plan.certificate is not None:
         _certificate(plan.certificate)
     if method == TORCHREC:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, cast
 import typer
 
 from rowtier.cli import show
-from rowtier.cli.data_options import BatchesOption, checked_batches
+from rowtier.cli.data_options import BatchesOption, DenseOption, checked_batches
 
 if TYPE_CHECKING:
     from rowtier.cost.options import CostOptions
@@ -48,17 +48,19 @@ def command(
     batches: BatchesOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
+    dense: DenseOption = None,
     full: Annotated[bool, typer.Option("--full", help="Show every holder and table.")] = False,
     trace: TraceOption = None,
     json: show.JsonOption = False,
 ) -> None:
     """Predict step time, and bytes and lookups per device, tier, link level and table."""
+    from rowtier.evaluate.phrases import assumptions
     from rowtier.evaluate.predict import predict
     from rowtier.plan.plan import Plan
 
     loaded = Plan.load(plan)
     order = checked_batches(batches)
-    options = cost_options(loaded, ids, weighted)
+    options = cost_options(loaded, ids, weighted, dense)
     prediction = predict(loaded, options, batch_size=batch_size, batches=order)
     if trace is not None:
         from rowtier.report.trace import write_trace
@@ -68,6 +70,9 @@ def command(
         show.as_json(prediction.to_dict())
         return
     show.line(prediction.verdict)
+    for said in assumptions(prediction.plan, prediction.options):
+        show.line(said)
+    _work(prediction)
     _levels(prediction)
     _tiers(prediction)
     _holders(prediction, full)
@@ -77,8 +82,10 @@ def command(
         show.written(trace)
 
 
-def cost_options(plan: Plan, ids: str, weighted: list[str] | None) -> CostOptions:
-    """What the options say about ids, for a plan that has the tables they name."""
+def cost_options(
+    plan: Plan, ids: str, weighted: list[str] | None, dense_s: float | None = None
+) -> CostOptions:
+    """What the options say about ids and the rest of the model, or else what the plan assumes."""
     from rowtier.cost.options import CostOptions
     from rowtier.errors import UserError
 
@@ -91,12 +98,22 @@ def cost_options(plan: Plan, ids: str, weighted: list[str] | None) -> CostOption
                 f"--weighted {name!r}: the plan has no such table; there are {_some(names)}"
             )
     width = cast(Literal["wide", "narrow"], ids)
-    return CostOptions(ids=width, weighted=frozenset(weighted or ()))
+    dense_s = plan.assumed.dense_s if dense_s is None else dense_s
+    return CostOptions(ids=width, weighted=frozenset(weighted or ()), dense_s=dense_s)
 
 
 def _some(names: list[str]) -> str:
     shown = ", ".join(names[:MAX_TABLES])
     return shown if len(names) <= MAX_TABLES else f"{shown} and {len(names) - MAX_TABLES:,} more"
+
+
+def _work(prediction: Prediction) -> None:
+    """What the slowest holder works at, and the rounds of the plan's exchanges."""
+    from rowtier.evaluate.phrases import rounds, work
+
+    for said in (work(prediction.cost), rounds(prediction.cost)):
+        if said:
+            show.line(said)
 
 
 def _levels(prediction: Prediction) -> None:
@@ -141,12 +158,14 @@ def _holders(prediction: Prediction, full: bool) -> None:
     cluster, facts, time = prediction.plan.cluster, prediction.facts, prediction.cost.time
     sent = sum(flow.sent.sum(axis=1) for flow in facts.flows.values())
     received = sum(flow.received.sum(axis=1) for flow in facts.flows.values())
-    order = sorted(range(cluster.num_holders), key=lambda h: (-time.memory_s[h], h))
+    busy_s = time.memory_s + time.work_s
+    order = sorted(range(cluster.num_holders), key=lambda h: (-busy_s[h], h))
     shown = order if full else order[:MAX_HOLDERS]
     rows = [
         [
             cluster.holder_name(holder),
             ms(float(time.memory_s[holder])),
+            ms(float(time.work_s[holder])),
             show_count(float(facts.served[holder].sum())),
             show_bytes(float(facts.read[holder].sum())),
             show_bytes(float(facts.written[holder].sum())),
@@ -155,7 +174,7 @@ def _holders(prediction: Prediction, full: bool) -> None:
         ]
         for holder in shown
     ]
-    columns = ["holder", "memory time", "lookups", "read", "written", "sent", "received"]
+    columns = ["holder", "memory time", "work", "lookups", "read", "written", "sent", "received"]
     show.table(columns, rows)
     more(len(order) - len(shown), "holders")
 

@@ -5,7 +5,8 @@ brought there once per step if any reader needs them, and written back after the
 a row never looks cheaper for lying in slower memory. A row's optimizer state lies beside
 its weights, an update reads and writes the two together, and an access moves whole units
 of the tier's granularity. What buffers are read and written is work, which is counted in seconds:
-`serving` is the holder's, `reading` that of every reader of the copy.
+`serving` is the holder's, `reading` that of every reader of the copy, `relaying` that of its
+gateways, as if they all had the same to do.
 """
 
 from __future__ import annotations
@@ -62,18 +63,19 @@ class Parts:
     ask: Floats  # ids from each reader
     serving: Floats  # seconds of work of the holder; without partial sums
     reading: Floats  # seconds of work of each reader of the copy
+    relaying: Floats  # the same as a gateway, on average
 
     @classmethod
     def of(cls, tree: Tree, amounts: Floats) -> Parts:
         """Split an array whose first axis counts amounts."""
         tiers, levels = len(tree.columns), tree.levels
-        lengths = (tiers, tiers, tiers, tiers, levels, levels, 1, levels, levels, 1, 1, 1, 1)
+        lengths = (tiers, tiers, tiers, tiers, levels, levels, 1, levels, levels, 1, 1, 1, 1, 1)
         return cls(*(amounts[a:b] for a, b in pairwise(accumulate(lengths, initial=0))))
 
 
 def all_amounts(tree: Tree) -> int:
     """How many amounts there are."""
-    return 4 * len(tree.columns) + 4 * tree.levels + 5
+    return 4 * len(tree.columns) + 4 * tree.levels + 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,32 +115,31 @@ def amounts_of(
     if not way.by_gateways and way.level:
         parts.ask[0, way.asked] = sizes.asked_bytes
         parts.reply[0, way.asked] = sizes.weight_bytes * (way.exchange == "rows")
-    parts.serving[0], parts.reading[0] = _work(tree, way, rates, sizes, training)
+    _add_work(parts, tree, way, rates, sizes, training)
     rows = _basis_rows(tree, way, training)
     return Amounts(rows, matrix[:, rows])
 
 
-def _work(
-    tree: Tree, way: Way, rates: Rates, sizes: RowSizes, training: bool
-) -> tuple[Floats, Floats]:
-    """Seconds of the holder and of each reader.
+def _add_work(
+    parts: Parts, tree: Tree, way: Way, rates: Rates, sizes: RowSizes, training: bool
+) -> None:
+    """Seconds of the holder, of each reader and of gateways.
 
     A row is packed for whoever asks and its gradient unpacked, an update takes its time, and what
     copies exchange is packed and unpacked. A reader finds out what each lookup needs; of rows it
     unpacks what it asked for, adds it up lookup by lookup, and does the same with gradients.
+    Whoever has a copy of its own of rows that go by sums asks nobody, and does so, too.
     """
     work, passes = tree.cluster.work, 2 if training else 1
     copy_s = work.copy_s(sizes.weight_bytes)
-    serving = passes * copy_s * rates.requests + work.update_s(sizes.optimizer) * rates.updates
-    serving = serving + 2 * copy_s * rates.sync.sum(axis=0)
-    reading = np.zeros_like(serving)
-    reading[LOOKUPS] += work.lookup_s
-    if way.exchange == "rows":
-        reading[LOOKUPS] += passes * sizes.weight_bytes * work.byte_s
-        reading[way.asked] += passes * work.row_s
-    if way.by_gateways:  # gateways are as many as readers, and all alike
-        reading += passes * copy_s * rates.forward.sum(axis=0) / tree.sizes[way.level]
-    return serving, reading
+    parts.serving[0] = passes * copy_s * rates.packed
+    parts.serving[0] += work.update_s(sizes.optimizer) * rates.updates
+    parts.serving[0] += 2 * copy_s * rates.sync.sum(axis=0)
+    parts.reading[0, LOOKUPS] += work.lookup_s
+    if way.adds_up:
+        parts.reading[0, LOOKUPS] += passes * sizes.weight_bytes * work.byte_s
+        parts.reading[0, way.asked] += passes * work.row_s
+    parts.relaying[0] = passes * copy_s * rates.handed_on / tree.sizes[way.level]
 
 
 def _reads(rates: Rates, sizes: RowSizes, tier: Tier, is_first: bool) -> Floats:

@@ -58,6 +58,7 @@ class Sending:
         self.flat = np.zeros((tree.levels, tree.holders))
         self.placed = [np.zeros((tree.holders, size)) for size in tree.sizes[:-1]]
         self.extra_rounds = np.zeros(tree.levels, dtype=bool)
+        self.handed_on = np.zeros(tree.devices)  # by gateways, to themselves as well
 
     def add_flat(self, level: int, members: Ints, amounts: Floats) -> None:
         """Every reader of a copy of scope `level` gets `amounts[i]` from the i-th member."""
@@ -89,6 +90,7 @@ class Sending:
             elsewhere += np.repeat(outside, groups, axis=0)
         device = tree.places[: tree.devices]
         placed[device, device % below] += elsewhere.reshape(-1)
+        self.handed_on += elsewhere.reshape(-1) * tree.fan_out(at)
 
     def flow(self) -> Flow:
         """Who sends and who receives how much."""

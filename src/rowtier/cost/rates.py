@@ -40,6 +40,11 @@ class Way(NamedTuple):
         return touched(0) if rows else LOOKUPS
 
     @property
+    def adds_up(self) -> bool:
+        """Whether readers add rows up themselves; a copy on every device has nobody to ask."""
+        return self.exchange == "rows" or self.level == 0
+
+    @property
     def by_gateways(self) -> bool:
         """Whether rows pass from gateway to gateway; partial sums of `sums` are no rows."""
         return self.staged and self.exchange == "rows" and self.level > 0
@@ -54,6 +59,8 @@ class Rates:
     sync: Floats  # gradients that the row's holder sends, and receives, for other copies
     sync_ids: Floats
     requests: Floats  # times the row is read for readers
+    packed: Floats  # times the holder packs it: at each hop for all that ask, itself among them
+    handed_on: Floats  # the same of all gateways together
     needed: Floats  # probability that a reader of the copy needs the row
     updates: Floats  # probability that the row is updated
     waiting: Floats  # gradients that wait for sync beside the row
@@ -73,6 +80,8 @@ def rates_of(tree: Tree, way: Way, attached: int, training: bool) -> Rates:
         sync=sync,
         sync_ids=sync if way.sync == "sparse" else np.zeros_like(sync),
         requests=_requests(tree, way, attached),
+        packed=_packed(tree, way, attached),
+        handed_on=_handed_on(tree, way, attached),
         needed=_unit(tree, touched(way.level)),
         updates=updates * training,
         waiting=waiting * (training and copies),
@@ -111,6 +120,25 @@ def _requests(tree: Tree, way: Way, attached: int) -> Floats:
     for level in range(max(1, attached), way.level + 1):
         requests[touched(level - 1)] += tree.fan_out(level) - (level != attached)
     return requests
+
+
+def _packed(tree: Tree, way: Way, attached: int) -> Floats:
+    """Copies to buffers by the holder: hop by hop one for each group below that needs the row."""
+    if not way.by_gateways:
+        return _requests(tree, way, attached)
+    packed = _unit(tree, touched(0)) * 0.0
+    for level in range(max(1, attached), way.level + 1):
+        packed[touched(level - 1)] += tree.fan_out(level)
+    return packed
+
+
+def _handed_on(tree: Tree, way: Way, attached: int) -> Floats:
+    """The same by the gateways of all groups that the holder is not in."""
+    handed_on = _unit(tree, touched(0)) * 0.0
+    for level in range(1, way.level if way.by_gateways else 0):
+        groups = tree.sizes[way.level] // tree.sizes[level] - (level >= attached)
+        handed_on[touched(level - 1)] += groups * tree.fan_out(level)
+    return handed_on
 
 
 def _sync(tree: Tree, way: Way) -> Floats:

@@ -85,6 +85,7 @@ class StepCost:
     time: StepTime
     tables: tuple[TableCost, ...]
     own_work_s: Floats  # of every holder, but for what a step and its rounds take
+    bands: int  # of all tables
 
     @property
     def step_s(self) -> float:
@@ -98,6 +99,7 @@ class StepCost:
             "step_s": self.step_s,
             "memory_s": time.slowest_memory_s,
             "work_s": time.slowest_work_s,
+            "work_parts_s": self.work_parts(),
             "links_s": time.links_s,
             "sync_kept": time.sync_kept,
             "phases": self.phases(),
@@ -114,6 +116,18 @@ class StepCost:
         """
         return self.links.phases.named()
 
+    def work_parts(self) -> dict[str, float]:
+        """Seconds of the slowest holder's work, by what they are for."""
+        work = self.cluster.work
+        parts = {
+            "the step": work.step_s,
+            "rounds": work.round_s * sum(self.phases().values()),
+            "tables": work.table_s * len(self.tables),
+            "bands": work.band_s * self.bands,
+        }
+        whole_s = float(self.time.work_s[self.time.slowest])
+        return parts | {"lookups and rows": max(0.0, whole_s - sum(parts.values()))}
+
     def _level(self, index: int) -> dict[str, Any]:
         return {
             "name": self.cluster.levels[index].name,
@@ -129,6 +143,7 @@ class StepCost:
         return {
             "name": self.cluster.holder_name(holder),
             "memory_s": float(self.time.memory_s[holder]),
+            "work_s": float(self.time.work_s[holder]),
             "exchange_s": self.time.exchange_s[holder].tolist(),
             "sync_s": self.time.sync_s[holder].tolist(),
             "read_bytes": self.read_bytes[holder].tolist(),
@@ -186,6 +201,7 @@ def step_cost(
         ),
         _tables(profile, tally),
         work_s,
+        sum(len(bands[stats.table.name]) for stats in profile.stats),
     )
 
 

@@ -62,13 +62,14 @@ class Tally:
             Gather(all_amounts(tree), members.shape[1], tables) for members in tree.members
         ]
         self._staged = {
-            level: Gather(2 * level, members.shape[1] * tree.sizes[level - 1], 1)
+            level: Gather(3 * level, members.shape[1] * tree.sizes[level - 1], 1)
             for level, members in enumerate(tree.members)
             if level
         }
         self._tables = self._bands = 0
         self.outputs_s = 0.0  # work of each device for what lookups give the model
         self._packed = Sending(tree)  # seconds of packing partial sums, in place of bytes
+        self._relayed = Sending(tree)  # the same of rows that go by gateways
         self._own_sums_s = np.zeros(tree.holders)
         self._sums_s = np.zeros(tables)  # the same by table
 
@@ -105,9 +106,11 @@ class Tally:
             self.ids.add_flat(level, members, each.ask[0])
         for level, gather in self._staged.items():
             members, size = self.tree.members[level], self.tree.sizes[level - 1]
-            ids, rows = gather.by_place.reshape(2, level, -1, size)
+            ids, rows, copies_s = gather.by_place.reshape(3, level, -1, size)
             self.ids.add_staged(level, members, ids)
             self.forward.add_staged(level, members, rows)
+            if copies_s.any():
+                self._relayed.add_staged(level, members, copies_s)
         return Parts.of(self.tree, amounts)
 
     def work_s(self, own: Parts) -> Floats:
@@ -117,14 +120,14 @@ class Tally:
         work_s = own.serving[0] + self._own_sums_s + (packed.sent + packed.received).sum(axis=1)
         reading_s = sum(Parts.of(self.tree, g.by_place).reading.sum() for g in self._gathers)
         fixed_s = work.table_s * self._tables + work.band_s * self._bands
-        work_s[:devices] += reading_s + self.outputs_s
+        work_s[:devices] += reading_s + self._relayed.handed_on + self.outputs_s
         return np.asarray(work_s + fixed_s)
 
     def table_work_s(self) -> Floats:
         """The same of each table, all holders together, but for what every band takes."""
+        own = [Parts.of(self.tree, gather.by_owner) for gather in self._gathers]
         reading_s = sum(
-            (Parts.of(self.tree, gather.by_owner).reading[0] for gather in self._gathers),
-            np.zeros(len(self._sums_s)),
+            (each.reading[0] + each.relaying[0] for each in own), np.zeros(len(self._sums_s))
         )
         serving_s = self.by_table().serving[0] + self._sums_s
         return np.asarray(serving_s + reading_s * self.tree.devices)
@@ -164,7 +167,9 @@ class Tally:
         """Rows by owner and gateway, whose touch probabilities begin at row `first` of `dealt`."""
         rows = dealt.sums[first : first + way.level]
         where = positions[dealt.member] * self.tree.sizes[way.level - 1] + dealt.gateway
-        columns = np.concatenate([rows * sizes.asked_bytes, rows * sizes.weight_bytes])
+        passes, work = 2 if self.options.training else 1, self.tree.cluster.work
+        factors = (sizes.asked_bytes, sizes.weight_bytes, passes * work.copy_s(sizes.weight_bytes))
+        columns = np.concatenate([rows * factor for factor in factors])
         self._staged[way.level].add(columns, where, 0)
 
     def _send_sums(self, subject: Subject, pooled: list[Pooled]) -> None:

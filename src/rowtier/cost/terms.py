@@ -84,7 +84,7 @@ def row_terms(
         buffer_bytes=parts.waiting[0] + 2 * (parts.ids + parts.forward).sum(axis=0),
         memory_s=tier_s_per_byte(tree, kind) @ (parts.read + parts.written) / devices,
         serving_s=parts.serving[0] / devices,
-        reading_s=parts.reading[0],
+        reading_s=parts.reading[0] + parts.relaying[0],
         exchange_s=link_s_per_byte(tree, "exchange")[:, None] * exchange / devices,
         sync_s=link_s_per_byte(tree, "sync")[:, None] * (parts.sync + parts.sync_ids) / devices,
     )

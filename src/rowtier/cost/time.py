@@ -78,6 +78,28 @@ class StepTime:
         return max(0.0, 1 - self.hidden_s / whole_s) if whole_s else 0.0
 
     @property
+    def exchange_counts(self) -> Floats:
+        """1 for each level whose exchange the step waits for; 0 where another takes longer."""
+        return outlasting(self.exchange_level_s, self.side_by_side, axis=0)
+
+    @property
+    def sync_counts(self) -> Floats:
+        """The share of each level's keeping copies equal that the step waits for."""
+        return self.sync_kept * outlasting(self.sync_level_s, self.side_by_side, axis=0)
+
+    @property
+    def level_s(self) -> Floats:
+        """What each level's links add to the step."""
+        exchange_s = self.exchange_counts * self.exchange_level_s
+        return np.asarray(exchange_s + self.sync_counts * self.sync_level_s)
+
+    @property
+    def waiting_s(self) -> float:
+        """What latencies and messages add to the step."""
+        exchange_s = self.exchange_counts @ self.exchange_latency_s
+        return float(exchange_s + self.sync_counts @ self.sync_latency_s)
+
+    @property
     def links_s(self) -> float:
         """Link time on the critical path, all levels together."""
         return float(self._links_s)
@@ -110,9 +132,20 @@ def summed(seconds: Floats, side_by_side: tuple[tuple[int, ...], ...], axis: int
     return np.asarray(total)
 
 
+def outlasting(seconds: Floats, side_by_side: tuple[tuple[int, ...], ...], axis: int) -> Floats:
+    """1 along an axis, but 0 for what runs beside something that takes longer."""
+    counts = np.ones_like(seconds)
+    moved, counted = np.moveaxis(seconds, axis, 0), np.moveaxis(counts, axis, 0)
+    for together in side_by_side:
+        longest = moved[list(together)].argmax(axis=0)
+        for index, column in enumerate(together):
+            counted[column] = longest == index
+    return counts
+
+
 def memory_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
     """Seconds that each holder's memories are busy."""
-    return summed(tier_time_s(tree, moved_bytes), _side_by_side(tree, "tiers"), axis=1)
+    return summed(tier_time_s(tree, moved_bytes), tiers_side_by_side(tree), axis=1)
 
 
 def tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
@@ -127,6 +160,12 @@ def tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
             together_s = own_s.reshape(-1, sharers, *own_s.shape[1:]).sum(axis=1)
             time_s[devices, column] = np.repeat(together_s, sharers, axis=0)
     return time_s
+
+
+def counted_tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
+    """The same, but 0 for tiers that run beside one that takes longer: a holder's add up."""
+    time_s = tier_time_s(tree, moved_bytes)
+    return time_s * outlasting(time_s, tiers_side_by_side(tree), axis=1)
 
 
 def _stretched(factors: NDArray[N], amounts: NDArray[Any]) -> NDArray[N]:
@@ -157,9 +196,17 @@ def _side_by_side(tree: Tree, what: Literal["tiers", "levels"]) -> tuple[tuple[i
     )
 
 
-def _turn_shares(tree: Tree, what: Literal["tiers", "levels"], count: int) -> Floats:
-    """Shares of each column's time that a step takes at least: the longest is above the mean."""
-    shares = np.ones(count)
+def tiers_side_by_side(tree: Tree) -> tuple[tuple[int, ...], ...]:
+    """Columns of tiers that run at the same time."""
+    return _side_by_side(tree, "tiers")
+
+
+def turn_shares(tree: Tree, what: Literal["tiers", "levels"]) -> Floats:
+    """Shares of each tier's or level's time that a step takes at least.
+
+    Of what runs side by side, the longest is above the mean.
+    """
+    shares = np.ones(len(tree.columns) if what == "tiers" else tree.levels)
     for together in _side_by_side(tree, what):
         shares[list(together)] = 1 / len(together)
     return shares
@@ -173,7 +220,7 @@ def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
     rates = _own_s_per_byte(tree, kind)
     for name, tier in tree.tiers[kind].items():
         rates[tree.columns[name]] *= _sharers(tree, tier.shared_by)
-    return rates * _turn_shares(tree, "tiers", len(rates))
+    return rates * turn_shares(tree, "tiers")
 
 
 def link_s_per_byte(tree: Tree, purpose: Purpose = "exchange") -> Floats:
@@ -187,7 +234,7 @@ def link_s_per_byte(tree: Tree, purpose: Purpose = "exchange") -> Floats:
             for index, level in enumerate(tree.cluster.levels)
         ]
     )
-    shares = _turn_shares(tree, "levels", tree.levels)
+    shares = turn_shares(tree, "levels")
     return np.asarray(rates.reshape(-1) * shares / _efficiencies(tree, purpose))
 
 

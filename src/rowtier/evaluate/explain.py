@@ -7,14 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from rowtier.cost.memory import pools as pools_of
 from rowtier.cost.memory import used_bytes
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.views import VIEWS
 from rowtier.evaluate.cuts import TableStory, tell_table
 from rowtier.evaluate.figures import frame_of
 from rowtier.evaluate.parts import Parts, step_parts
-from rowtier.evaluate.phrases import amount, ms, prices
+from rowtier.evaluate.phrases import amount, assumptions, ms, prices, rounds, work
 from rowtier.evaluate.shares import step_shares
 from rowtier.evaluate.what_if import WhatIf, what_if
 from rowtier.evaluate.words import cuts, placement
@@ -24,8 +23,6 @@ from rowtier.units import show_bytes
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-FULL = 0.99
 
 
 @dataclass(frozen=True)
@@ -51,14 +48,16 @@ class Fullest:
     place: str
     used_bytes: int
     capacity_bytes: int
+    beside_bytes: int  # buffers, outputs and remap tables there
 
     @property
     def says(self) -> str:
         """The same in words."""
         share = self.used_bytes / self.capacity_bytes if self.capacity_bytes else 0.0
+        more = f"; {show_bytes(self.beside_bytes)} beside rows" if self.beside_bytes else ""
         return (
             f"{self.tier}: {show_bytes(self.used_bytes)} of {show_bytes(self.capacity_bytes)} "
-            f"({share:.0%}) on {self.place}, the fullest"
+            f"({share:.0%}) on {self.place}, the fullest{more}"
         )
 
 
@@ -98,10 +97,16 @@ class Explanation:
             return where
         return f"{self.plan.certificate.binding}; {where}"
 
+    @property
+    def step(self) -> list[str]:
+        """What is assumed, what the slowest holder works at, and the rounds of each exchange."""
+        said = [*assumptions(self.plan), work(self.cost), rounds(self.cost)]
+        return [line for line in said if line]
+
     @cached_property
     def memory(self) -> tuple[Fullest, ...]:
         """The fullest memory of each tier."""
-        return tuple(_fullest(self.plan))
+        return tuple(_fullest(self.plan, self.cost))
 
     @property
     def more(self) -> list[str]:
@@ -134,6 +139,9 @@ class Explanation:
             "certificate": certificate and {**certificate.to_data(), "gap": certificate.gap},
             "binds": self.binds,
             "parts_s": dict(self.parts),
+            "work_parts_s": self.cost.work_parts(),
+            "phases": self.cost.phases(),
+            "dense_s": self.plan.assumed.dense_s,
             "memory": [dict(vars(entry)) for entry in self.memory],
             "more": self.more,
             "statistics": self.statistics,
@@ -178,19 +186,17 @@ def _changed(
     return what_if(plan, asked, options) if asked else None
 
 
-def _is_full(entry: Fullest) -> bool:
-    return entry.used_bytes > FULL * entry.capacity_bytes
-
-
-def _fullest(plan: Plan) -> Iterator[Fullest]:
+def _fullest(plan: Plan, cost: StepCost) -> Iterator[Fullest]:
     used = used_bytes(plan.bands, plan.profile, plan.cluster)
     found: dict[str, Fullest] = {}
-    for pool in pools_of(plan.cluster):
+    for pool, all_bytes in cost.memory.in_pools(plan.cluster):
         column = plan.cluster.tier_names.index(pool.tier)
         here = int(used[list(pool.holders), column].sum())
         best = found.get(pool.tier)
         if best is None or here > best.used_bytes:
-            found[pool.tier] = Fullest(pool.tier, pool.place, here, pool.capacity_bytes)
+            found[pool.tier] = Fullest(
+                pool.tier, pool.place, here, pool.capacity_bytes, all_bytes - here
+            )
     yield from found.values()
 
 

@@ -55,9 +55,9 @@ FACTS = (
 WORK = (
     "lookup",  # of a reader, for each lookup
     "ask",  # of a reader, for each row that it asks for
-    "serve",  # of the holder, for each row that it is asked for
+    "serve",  # of whoever is asked for a row, the holder or a gateway
     "update",
-    "copy",  # for each row that is passed on, or exchanged by copies: to pack or to unpack it
+    "copy",  # for each row that copies exchange: to pack or to unpack it
 )
 
 
@@ -208,7 +208,7 @@ def _facts(
 def _work(table: Table, band: Band, way: Way, tree: Tree, options: CostOptions) -> Floats:
     """Seconds of each of `WORK`, as `cost/amounts.py` counts them."""
     work, passes = tree.cluster.work, 2 if options.training else 1
-    sizes, rows = RowSizes.of(table, band, options), way.exchange == "rows"
+    sizes, rows = RowSizes.of(table, band, options), way.adds_up
     copy_s = work.copy_s(sizes.weight_bytes)
     found = {
         "lookup": work.lookup_s + rows * passes * sizes.weight_bytes * work.byte_s,

@@ -6,7 +6,7 @@ imbalance     how much longer the slowest holder takes than the mean
 work          what ranks do besides moving bytes
 LEVEL links   ids, rows or partial sums and gradients, on the busiest link of a level
 LEVEL sync    gradients of copies, as far as nothing else runs beside it
-waiting       latencies
+waiting       latencies of rounds, and messages
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _MOST = 3
 def step_parts(cost: StepCost) -> dict[str, float]:
     """The parts of a predicted step."""
     time, levels = cost.time, [level.name for level in cost.cluster.levels]
-    kept = time.sync_kept
     parts = _memory_parts(cost.cluster, tier_seconds(cost), time.slowest_memory_s)
     parts["work"] = time.slowest_work_s
-    for name, seconds in zip(levels, time.exchange_s.max(axis=0), strict=True):
+    exchange_s = time.exchange_counts * time.exchange_s.max(axis=0)
+    for name, seconds in zip(levels, exchange_s, strict=True):
         parts[f"{name} links"] = float(seconds)
-    for name, seconds in zip(levels, time.sync_s.max(axis=0), strict=True):
-        parts[f"{name} sync"] = kept * float(seconds)
-    parts["waiting"] = float(time.exchange_latency_s.sum() + kept * time.sync_latency_s.sum())
+    sync_s = time.sync_counts * time.sync_s.max(axis=0)
+    for name, seconds in zip(levels, sync_s, strict=True):
+        parts[f"{name} sync"] = float(seconds)
+    parts["waiting"] = time.waiting_s
     return parts
 
 
@@ -57,12 +58,14 @@ def replayed_parts(found: Replay) -> dict[str, float]:
         ]
     )
     parts = _memory_parts(cluster, seconds_by_tier(cluster, moved), means["", "memory", ""])
-    for level in cluster.levels:
-        parts[f"{level.name} links"] = means.get((level.name, "exchange", ""), 0.0)
     parts["work"] = means["", "work", ""]
-    kept = found.prediction.cost.time.sync_kept
-    for level in cluster.levels:
-        parts[f"{level.name} sync"] = kept * means.get((level.name, "keeping equal", ""), 0.0)
+    time = found.prediction.cost.time
+    for level, counts in zip(cluster.levels, time.exchange_counts, strict=True):
+        exchange_s = means.get((level.name, "exchange", ""), 0.0)
+        parts[f"{level.name} links"] = float(counts) * exchange_s
+    for level, counts in zip(cluster.levels, time.sync_counts, strict=True):
+        sync_s = means.get((level.name, "keeping equal", ""), 0.0)
+        parts[f"{level.name} sync"] = float(counts) * sync_s
     return parts
 
 

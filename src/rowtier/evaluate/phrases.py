@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from rowtier.cost.options import CostOptions
+from rowtier.cost.step import StepCost
 from rowtier.cost.views import VIEWS
-from rowtier.plan.plan import Certificate, Price
-from rowtier.units import show_bytes
+from rowtier.plan.plan import Certificate, Plan, Price
+from rowtier.units import show_bytes, show_seconds
 
-
-def ms(seconds: float) -> str:
-    """A duration for people."""
-    if not seconds:
-        return "0"
-    size = abs(seconds)
-    if size >= 1:
-        return f"{seconds:.4g} s"
-    return f"{1e3 * seconds:.4g} ms" if size >= 1e-3 else f"{1e6 * seconds:.4g} µs"
+ms = show_seconds
 
 
 def more_ms(seconds: float) -> str:
@@ -47,3 +41,27 @@ def _unit(price: Price, most: float) -> tuple[str, float]:
         if price.saves * share <= most:
             return unit, price.saves * share
     return "kB", price.saves * 1e-6
+
+
+def assumptions(plan: Plan, options: CostOptions | None = None) -> list[str]:
+    """What is taken for granted beside profile and cluster, if anything."""
+    assumed, hidden = options or plan.assumed, plan.cluster.work.hidden
+    if not assumed.dense_s:
+        return []
+    return [f"assumes {ms(assumed.dense_s)} of other work a step, {hidden:.0%} of which hides sync"]
+
+
+def work(cost: StepCost) -> str:
+    """What the slowest holder's work is made of; nothing if none is counted."""
+    parts = {name: seconds for name, seconds in cost.work_parts().items() if seconds}
+    order = sorted(parts, key=lambda name: -parts[name])
+    said = ", ".join(f"{ms(parts[name])} {name}" for name in order)
+    holder = cost.cluster.holder_name(cost.time.slowest)
+    return f"work of {holder}: {said}" if said else ""
+
+
+def rounds(cost: StepCost) -> str:
+    """The kinds of exchange that there are, and the rounds of each; nothing if there are none."""
+    phases = cost.phases()
+    said = ", ".join(f"{count} for {name}" for name, count in phases.items())
+    return f"rounds: {sum(phases.values())} a step, {said}" if said else ""

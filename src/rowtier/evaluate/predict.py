@@ -56,9 +56,8 @@ class Prediction:
         slowest = cluster.holder_name(int(time.memory_s.argmax()))
         parts = {f"the memory of {slowest}": time.slowest_memory_s}
         parts[f"the work of {cluster.holder_name(time.slowest)}"] = time.slowest_work_s
-        for index, level in enumerate(cluster.levels):
-            kept = time.sync_kept * time.sync_level_s[index]
-            parts[f"the {level.name} links"] = float(time.exchange_level_s[index] + kept)
+        for level, seconds in zip(cluster.levels, time.level_s, strict=True):
+            parts[f"the {level.name} links"] = float(seconds)
         most = max(parts, key=lambda name: parts[name])
         share = f", {parts[most] / self.step_s:.0%} of it in {most}" if self.step_s else ""
         return f"{self.plan.method} takes {1e3 * self.step_s:.4g} ms a step{share}"

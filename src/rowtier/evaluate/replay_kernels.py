@@ -297,7 +297,7 @@ def add_counted(
             asks = lookups - fresh[0] * fact[ONCE]
             work[device] += lookups * cost[LOOK] + asks * cost[ASK]
             if fact[STAGED]:
-                _pass_on(shape, fact, cost, training, device, holder, fresh, read, flows, work)
+                _pass_on(shape, fact, cost, device, holder, fresh, read, flows, work)
             else:
                 work[holder] += asks * cost[SERVE]
                 read[holder, fact[FIRST_TIER]] += asks * fact[FIRST]
@@ -329,7 +329,6 @@ def _pass_on(
     shape: Any,
     fact: Ints,
     cost: Floats,
-    training: bool,
     device: int,
     holder: int,
     fresh: Ints,
@@ -341,13 +340,13 @@ def _pass_on(
     sizes = shape.sizes
     if holder == device:
         read[holder, fact[FIRST_TIER]] += fresh[1:].sum() * fact[FIRST]
-        work[holder] += fresh[1:].sum() * cost[SERVE]
     for level in range(1, fact[LEVEL] + 1):
         needed = fresh[level:].sum()
         child, group = device // sizes[level - 1], device // sizes[level]
         source = holder
         if not _has(shape, level, group, holder):
             source = group * sizes[level] + fact[GATEWAY] % sizes[level]
+        work[source] += needed * cost[SERVE]
         if needed == 0 or _has(shape, level - 1, child, source):
             continue
         target = child * sizes[level - 1] + fact[GATEWAY] % sizes[level - 1]
@@ -355,10 +354,8 @@ def _pass_on(
         flows[IDS, RECEIVED, source, level - 1] += needed * fact[ASKED]
         flows[FORWARD, SENT, source, level - 1] += needed * fact[WEIGHT]
         flows[FORWARD, RECEIVED, target, level - 1] += needed * fact[WEIGHT]
-        work[target] += needed * cost[COPY] * (2 if training else 1)
         if source == holder:
             read[holder, fact[FIRST_TIER]] += needed * fact[FIRST]
-            work[holder] += needed * cost[SERVE]
 
 
 @compiled

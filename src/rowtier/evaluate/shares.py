@@ -10,7 +10,7 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.cost.step import StepCost, TableCost
-from rowtier.cost.time import tier_time_s
+from rowtier.cost.time import counted_tier_time_s
 from rowtier.cost.tree import tree_of
 from rowtier.profile.curve import Floats
 
@@ -21,8 +21,11 @@ def tier_seconds(cost: StepCost) -> Floats:
 
 
 def seconds_by_tier(cluster: Cluster, moved_bytes: Floats) -> Floats:
-    """Memory time of every holder (row), by tier (column), for bytes of the same shape."""
-    return tier_time_s(tree_of(cluster), moved_bytes)
+    """Memory time of every holder (row), by tier (column), for bytes of the same shape.
+
+    Tiers that run beside one that takes longer have none.
+    """
+    return counted_tier_time_s(tree_of(cluster), moved_bytes)
 
 
 def step_shares(cost: StepCost) -> list[float]:
@@ -32,9 +35,11 @@ def step_shares(cost: StepCost) -> list[float]:
     time, tiers = cost.time, tier_seconds(cost).sum(axis=0)
     tiers = tiers * (time.slowest_memory_s / max(tiers.sum(), 1e-300))
     seconds = _dealt(np.array([t.read_bytes + t.written_bytes for t in cost.tables]), tiers)
-    seconds += _dealt(np.array([_exchanged(t) for t in cost.tables]), time.exchange_level_s)
+    seconds += _dealt(
+        np.array([_exchanged(t) for t in cost.tables]), time.exchange_counts * time.exchange_level_s
+    )
     synced = np.array([t.sync_bytes + t.sync_id_bytes for t in cost.tables])
-    seconds += _dealt(synced, time.sync_kept * time.sync_level_s)
+    seconds += _dealt(synced, time.sync_counts * time.sync_level_s)
     worked = np.array([[table.work_s] for table in cost.tables])
     seconds += _dealt(worked, np.array([time.slowest_work_s]))
     return [float(share) for share in seconds / max(seconds.sum(), 1e-300)]

@@ -31,10 +31,11 @@ from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.terms import row_terms
-from rowtier.cost.time import link_s_per_byte
+from rowtier.cost.time import link_s_per_byte, turn_shares
 from rowtier.cost.touch import table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan import row_wise
+from rowtier.plan.binding import FULL, rules
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
 from rowtier.profile.curve import Floats, Ints
@@ -65,7 +66,7 @@ def flexshard_bands(
         view="flexshard",
         objective=costs[best],
         bound=max(0.0, min(bound, costs[best])),
-        binding=problem.binding(price),
+        binding=problem.binding(price, found[best]),
         prices=(Price(resource=cluster.device.tiers[0].name, unit="GB", saves=price * GIGA),),
     )
     return found[best], certificate
@@ -251,20 +252,24 @@ class Problem:
             rounds[max((i for i, level in enumerate(levels) if level.size > 1), default=0)] += 4
         if copies:
             rounds[min(1, len(levels) - 1) :] += 4
-        return float(rounds @ latency)
+        # Of levels that run side by side, bytes of another may take longer.
+        return float(rounds @ (latency * turn_shares(tree_of(self.cluster), "levels")))
 
     def without_copies_s(self) -> float:
         """Link time of an average device if every row is kept once."""
         seconds = sum(float(ladder.seconds[-1][0, -1]) for ladder in self.ladders)
         return self.fixed_s + seconds + self.latency_s(copies=False)
 
-    def binding(self, price: float) -> str:
+    def binding(self, price: float, bands: Bands) -> str:
         """What stops the plan from being better, in words."""
         tier = self.cluster.device.tiers[0].name
         if not self.ladders:
             return "no sequence table to cut: everything is row-wise"
         if not price:
             return f"bandwidths: {tier} within the budget is not full"
+        cost = self.cost(bands)
+        if _peak_bytes(cost) < FULL * self.budget_bytes:
+            return rules(cost)
         saved_s = price * 2**20
         return (
             f"memory budget of {show_bytes(int(self.budget_bytes))} of {tier} per device: "

@@ -25,6 +25,7 @@ from rowtier.cluster import DEVICE, Cluster
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.errors import InfeasibleError, InvalidError
+from rowtier.plan.binding import binding_step
 from rowtier.plan.infeasible import why_infeasible
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
@@ -79,7 +80,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         view="step",
         objective=step_s,
         bound=max(0.0, min(bound, step_s)),
-        binding=_binding(solved, options, cluster),
+        binding=_binding(solved, options, best.cost),
         prices=tuple(_prices(solved, best.cost)),
         proof=None if options.constraints.decides else solved.proof,
     )
@@ -122,11 +123,13 @@ class Solved:
         """Seconds that no plan beats.
 
         A step waits for sync as far as it is not hidden: so for any share of it at least, less the
-        same share of what can be hidden.
+        same share of what can be hidden. The prices deal what servers do to the devices, but the
+        slowest holder need not be slower than the mean over servers as well.
         """
+        share = problem.cluster.num_devices / problem.cluster.num_holders
         hidden_s = problem.cost.dense_s * problem.cluster.work.hidden
         fixed_s = least_fixed_s(problem.profile, problem.cluster, problem.cost, self.sync_weight)
-        return self.bound.seconds + fixed_s - self.sync_weight * hidden_s
+        return share * self.bound.seconds + fixed_s - self.sync_weight * hidden_s
 
     @property
     def worth(self) -> Floats:
@@ -348,18 +351,18 @@ def _other_methods(
     return found
 
 
-def _binding(solved: Solved, options: PlanOptions, cluster: Cluster) -> str:
+def _binding(solved: Solved, options: PlanOptions, cost: StepCost) -> str:
     """What stops the plan from being better, in words."""
-    names = [name for name, _ in memories(cluster, options.reserved)]
+    names = [name for name, _ in memories(cost.cluster, options.reserved)]
     dearest = int(np.argmax(solved.worth))
+    tier, says = None, ""
     if solved.worth[dearest] > 0:
+        tier = names[dearest]
         units = {"GiB": 2**30, "MiB": 2**20, "KiB": 2**10, "byte": 1}
         unit = next(u for u, size in units.items() if size <= max(solved.capacity[dearest], 1))
         saved_s = solved.bound.prices[dearest] * units[unit]
-        return (
-            f"capacity of {names[dearest]}: one more {unit} per device saves {saved_s:.3g} s a step"
-        )
-    return "bandwidths and latencies: more memory would save nothing"
+        says = f"capacity of {tier}: one more {unit} per device saves {saved_s:.3g} s a step"
+    return binding_step(cost, tier, says, options.reserved)
 
 
 def _prices(solved: Solved, cost: StepCost) -> Iterator[Price]:
@@ -370,7 +373,8 @@ def _prices(solved: Solved, cost: StepCost) -> Iterator[Price]:
     for index, level in enumerate(cost.cluster.levels):
         bandwidth = level.bandwidth_bytes_per_s
         waits = cost.time.exchange_latency_s[index], cost.time.sync_latency_s[index]
-        moving_s = cost.time.exchange_level_s[index] - waits[0]
-        moving_s += cost.time.sync_kept * (cost.time.sync_level_s[index] - waits[1])
+        exchange_s, sync_s = cost.time.exchange_level_s[index], cost.time.sync_level_s[index]
+        moving_s = cost.time.exchange_counts[index] * (exchange_s - waits[0])
+        moving_s += cost.time.sync_counts[index] * (sync_s - waits[1])
         saved_s = float(moving_s) * (1 - bandwidth / (bandwidth + GIGA))
         yield Price(resource=level.name, unit="GB/s", saves=saved_s)

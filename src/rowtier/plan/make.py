@@ -120,7 +120,9 @@ def _with_doubts(plan: Plan, profile: Profile, method: str, options: PlanOptions
 
     def cost(of: Plan, confidence: float | None) -> float:
         view, statistics = certificate.view, profile.for_planning(confidence)
-        return objective(view, of.bands, statistics, of.cluster, of.order, assumptions(view))
+        return objective(
+            view, of.bands, statistics, of.cluster, of.order, assumptions(view, options.cost)
+        )
 
     expected, low = cost(plan, None), cost(plan, DOUBT)
     changes: dict[str, Any] = {"from_statistics": abs(low / expected - 1) if expected else 0.0}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -197,6 +197,11 @@ class Plan:
     def assumed(self) -> CostOptions:
         """What the plan was made for, beside profile and cluster."""
         return CostOptions(dense_s=self.origin.get("options", {}).get("dense_s", 0.0))
+
+    def assuming(self, dense_s: float) -> Plan:
+        """The same plan beside another time of the rest of the model."""
+        options = {**self.origin.get("options", {}), "dense_s": dense_s}
+        return replace(self, origin={**self.origin, "options": options})
 
     def rows_in_order(self, table: str) -> NDArray[np.int64]:
         """All row ids of a table by rank."""

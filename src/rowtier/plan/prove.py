@@ -40,7 +40,9 @@ def proved_s(plan: Plan) -> float | None:
     weight = proof.sync_weight
     tables = (_least_s(stats, plan, prices, weight) for stats in plan.profile.stats)
     hidden_s = weight * plan.assumed.dense_s * plan.cluster.work.hidden
-    found = sum(tables) - worth - hidden_s + _fixed_s(plan.profile, plan.cluster, weight)
+    # Rows on servers pay for a device's part of their time, but servers may bear it beside devices.
+    share = plan.cluster.num_devices / plan.cluster.num_holders
+    found = share * (sum(tables) - worth) - hidden_s + _fixed_s(plan.profile, plan.cluster, weight)
     return max(0.0, found)  # no step takes less than nothing
 
 
@@ -143,9 +145,11 @@ def _sums_s(stats: TableStats, profile: Profile, cluster: Cluster) -> Floats:
 def _fixed_s(profile: Profile, cluster: Cluster, sync_weight: float) -> float:
     """Work of every step, and the rounds through the widest level that joins groups."""
     work = cluster.work
-    fixed_s = work.step_s + work.table_s * len(profile.stats) + work.band_s
+    fixed_s = work.step_s + (work.table_s + work.band_s) * len(profile.stats)
     wide = [level for level in cluster.levels if level.size > 1]
     if cluster.servers or not wide or not any(stats.lookups for stats in profile.stats):
         return fixed_s
     waits_s = wide[-1].latency_s + wide[-1].message_s * (wide[-1].size - 1)
+    # What runs beside it may take longer, but not all of it can be shorter than the mean.
+    waits_s /= max([len(names) for names in cluster.overlap if wide[-1].name in names], default=1)
     return fixed_s + 4 * (work.round_s + sync_weight * waits_s)

@@ -20,9 +20,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rowtier.band import Bands
 from rowtier.cluster import Cluster
+from rowtier.cost.step import step_cost
 from rowtier.cost.views import access_time_s
 from rowtier.errors import InfeasibleError
+from rowtier.plan.binding import binding
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
 from rowtier.plan.solve.bound import Bound, pool_bound, whole_bound
@@ -173,7 +176,7 @@ class Problem:
             view="recshard",
             objective=objective,
             bound=bound.seconds,
-            binding=self._binding(bound),
+            binding=self._binding(bound, bands),
             prices=self._prices(bound),
             proof=self._proof(bound),
         )
@@ -200,7 +203,7 @@ class Problem:
             found.append(Price(resource=tier.name, unit="GB", saves=saves))
         return tuple(found)
 
-    def _binding(self, bound: Bound) -> str:
+    def _binding(self, bound: Bound, bands: Bands) -> str:
         names = [repr(self._name(item)) for item in bound.items]
         if bound.reason == "alone":
             return f"table {names[0]} cannot be split"
@@ -213,7 +216,8 @@ class Problem:
         fast = tiers_by_speed(self.cluster)[0].name
         read = sum(p.stats.curve.ranks * p.stats.table.stored_row_bytes for p in self.parts)
         if read > int(self.machine.sizes[0]) * self.machine.devices:
-            return f"{fast} of all devices"
+            cost = step_cost(bands, self.profile, self.cluster)
+            return binding(cost, fast, f"{fast} of all devices", self.options.reserved)
         return f"bandwidth of {fast}: all rows that are read fit into it"
 
 

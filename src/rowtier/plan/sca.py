@@ -40,6 +40,7 @@ from rowtier.cost.terms import RowTerms, row_terms
 from rowtier.cost.touch import table_basis, touched
 from rowtier.cost.tree import tree_of
 from rowtier.cost.views import objective
+from rowtier.plan.binding import binding
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
 from rowtier.plan.row_wise import first_with_room
@@ -67,7 +68,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         view="sca",
         objective=moved,
         bound=max(0.0, min(moved, moved_uncached - most_saved)),
-        binding=_binding(price, cluster, left),
+        binding=_binding(price, step_cost(bands, profile, cluster), left, options),
         prices=_prices(price, cluster),
     )
     origin = {
@@ -282,11 +283,12 @@ def _prices(price: float, cluster: Cluster) -> tuple[Price, ...]:
     return (Price(resource=cluster.device.tiers[0].name, unit="GB", saves=price * GIGA),)
 
 
-def _binding(price: float, cluster: Cluster, left: float) -> str:
+def _binding(price: float, cost: StepCost, left: float, options: PlanOptions) -> str:
     """What stops the plan from being better, in words."""
     if not price:
         return "nothing: every row that is looked up is cached"
-    tier = cluster.device.tiers[0].name
+    tier = cost.cluster.device.tiers[0].name
+    says = f"capacity of {tier}: one more MiB per device saves {price * 2**20:.3g} bytes a step"
     if left <= 0:
-        return f"{tier}: rows and exchange buffers fill it, so nothing can be cached"
-    return f"capacity of {tier}: one more MiB per device saves {price * 2**20:.3g} bytes a step"
+        says = f"{tier}: rows and exchange buffers fill it, so nothing can be cached"
+    return binding(cost, tier, says, options.reserved)

@@ -73,7 +73,7 @@ def memory_chart(sheet: Sheet) -> Any:
 
 
 def load_chart(sheet: Sheet) -> Any:
-    """Stacked busy time of every holder, of its memories or of its links."""
+    """Stacked busy time of every holder, of its memories, its work or its links."""
     parts = list(dict.fromkeys(sheet.column("part")))
     alt, (unit, size) = altair(), _unit(_per_bar(sheet), _SECONDS)
     base = alt.Chart(alt.NamedData(_DATA), width="container", height=HEIGHT)
@@ -167,10 +167,11 @@ def comparison_chart(sheet: Sheet, bound_s: float | None) -> Any:
     alt, (unit, size) = altair(), _unit(sheet.column("step_s"), _SECONDS)
     bars_drawn = len(_numbers(sheet.column("step_s")))
     base = alt.Chart(alt.NamedData(_DATA), width="container", height=BAR_HEIGHT * bars_drawn)
-    time = ["memory time", "link time"]
+    columns = {"memory time": "memory_s", "work": "work_s", "link time": "links_s"}
+    time = list(columns)
     bars = (
         base.transform_filter("isValid(datum.step_s)")
-        .transform_calculate(**{time[0]: "datum.memory_s", time[1]: "datum.links_s"})
+        .transform_calculate(**{part: f"datum.{column}" for part, column in columns.items()})
         .transform_fold(time, ["part", "seconds"])
         .transform_calculate(time=f"datum.seconds / {size}", order=_position("part", time))
         .mark_bar()

@@ -22,7 +22,14 @@ from rowtier.report.alerts import Alert, find_alerts
 from rowtier.report.charts import all_charts, altair
 from rowtier.report.facts import Facts
 from rowtier.report.sheets import all_sheets, curves
-from rowtier.report.verdict import comparison_rows, headline, inputs, level_rows, tiles
+from rowtier.report.verdict import (
+    comparison_rows,
+    headline,
+    inputs,
+    level_rows,
+    step_lines,
+    tiles,
+)
 
 MAX_BYTES = 2_000_000
 
@@ -73,6 +80,7 @@ def make_report(plan: Plan | StrPath, *, baselines: bool = True) -> Report:
         alerts=alerts,
         comparison=comparison_rows(sheets["comparison"]),
         levels=level_rows(facts),
+        step_lines=step_lines(facts),
         prices=prices(facts.plan.certificate),
         inputs=inputs(facts, folder),
         grouped=any(bar == "" for bar in sheets["load"].column("bar")),

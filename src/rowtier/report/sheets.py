@@ -64,19 +64,23 @@ def memory_sheet(facts: Facts) -> Sheet:
 
 
 def load_sheet(facts: Facts) -> Sheet:
-    """Busy seconds of every holder: its memories and its links, in one step."""
+    """Busy seconds of every holder: its memories, its work and its links, in one step."""
     cost, cluster = facts.cost, facts.plan.cluster
-    memory, links = tier_seconds(cost), cost.time.exchange_s + cost.time.sync_s
+    memory, work = tier_seconds(cost), cost.time.work_s[:, None]
+    links = cost.time.exchange_s + cost.time.sync_s
+    times_s = np.hstack([memory, work, links])
     names = [cluster.holder_name(holder) for holder in range(cluster.num_holders)]
-    bars = _bars(names, (memory.sum(axis=1) + links.sum(axis=1)).tolist(), cluster)
+    bars = _bars(names, times_s.sum(axis=1).tolist(), cluster)
     parts = [
         *(("memory", tier) for tier in cluster.tier_names),
+        ("work", "work"),
         *(("links", level.name) for level in cluster.levels),
     ]
     rows = [
         (name, bar, *part, seconds)
-        for name, bar, times in zip(names, bars, np.hstack([memory, links]), strict=True)
+        for name, bar, times in zip(names, bars, times_s, strict=True)
         for part, seconds in zip(parts, times, strict=True)
+        if part[0] != "work" or work.any()
     ]
     return Sheet.of(("holder", "bar", "kind", "part", "seconds"), rows)
 
@@ -98,14 +102,15 @@ def comparison_sheet(facts: Facts) -> Sheet:
     tiers = facts.plan.cluster.tier_names
     rows: list[tuple[Any, ...]] = [
         (
-            *(load.name, load is facts.load, load.step_s, load.memory_s, load.links_s),
+            *(load.name, load is facts.load, load.step_s, load.memory_s, load.work_s, load.links_s),
             *(load.imbalance, load.slow_share, *load.used_bytes.max(axis=0), ""),
         )
         for load in sorted(loads, key=lambda load: load.step_s)
     ]
-    empty = (None,) * (5 + len(tiers))
+    empty = (None,) * (6 + len(tiers))
     rows += [(b.name, False, *empty, b.why) for b in facts.baselines if b.load is None]
-    columns = ("plan", "this_plan", "step_s", "memory_s", "links_s", "imbalance", "slow_share")
+    times = ("step_s", "memory_s", "work_s", "links_s")
+    columns = ("plan", "this_plan", *times, "imbalance", "slow_share")
     return Sheet.of((*columns, *(f"most_{tier}_bytes" for tier in tiers), "why_not"), rows)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from rowtier import __version__
 from rowtier.cluster import PRESETS, Cluster
 from rowtier.cost.views import VIEWS
-from rowtier.evaluate.phrases import amount, ms
+from rowtier.evaluate.phrases import amount, assumptions, ms, rounds, work
 from rowtier.plan.plan import Certificate, Plan
 from rowtier.report.facts import Facts
 from rowtier.report.sheet import Cell, Sheet
@@ -60,7 +60,9 @@ def tiles(facts: Facts) -> list[Tile]:
         Tile(
             "step time, predicted",
             ms(load.step_s),
-            _unbroken(f"memory {ms(load.memory_s)} + links {ms(load.links_s)}"),
+            _unbroken(
+                f"memory {ms(load.memory_s)} + work {ms(load.work_s)} + links {ms(load.links_s)}"
+            ),
         ),
         *_certificate_tiles(facts.plan.certificate),
         Tile("model", show_bytes(held), f"{len(profile.stats):,} tables with optimizer state"),
@@ -111,11 +113,19 @@ def inputs(facts: Facts, folder: str) -> Inputs:
         ("cluster", f"{plan.made_for.cluster}: {plan.cluster.name}"),
         *(_tier_line(plan.cluster)),
         *(_level_line(plan.cluster)),
+        *(("work", said) for said in (work(facts.cost),) if said),
+        *(("assumed", said) for said in assumptions(plan)),
         *(certificate_facts(plan.certificate) if plan.certificate else ()),
         *((f"origin: {key}", _plain(value)) for key, value in plan.origin.items()),
         ("rowtier", __version__),
     ]  # fmt: skip
     return Inputs(tuple(lines), tuple(_commands(facts, folder)))
+
+
+def step_lines(facts: Facts) -> list[str]:
+    """What is assumed, what the slowest holder works at, and the rounds of each exchange."""
+    said = (*assumptions(facts.plan), work(facts.cost), rounds(facts.cost))
+    return [line for line in said if line]
 
 
 def level_rows(facts: Facts) -> list[tuple[str, ...]]:
@@ -144,10 +154,11 @@ def _comparison_row(facts: dict[str, Cell], own_s: float) -> dict[str, Any]:
     row = {"plan": facts["plan"], "own": facts["this_plan"], "why_not": facts["why_not"]}
     if facts["step_s"] is None:
         return row
-    step, memory, links = (float(facts[f"{k}_s"] or 0) for k in ("step", "memory", "links"))
+    names = ("step", "memory", "work", "links")
+    step, memory, work, links = (float(facts[f"{name}_s"] or 0) for name in names)
     return row | {
         "cells": [
-            *(ms(step), ms(memory), ms(links), f"{step / own_s:.2f}×" if own_s else ""),
+            *(ms(step), ms(memory), ms(work), ms(links), f"{step / own_s:.2f}×" if own_s else ""),
             f"{float(facts['imbalance'] or 0):.2f}",
             f"{float(facts['slow_share'] or 0):.1%}",
         ]
@@ -207,6 +218,8 @@ def _asked(plan: Plan) -> str:
             said += f" --{name} {100 * value:g}%"
         elif name == "fit":
             said += f" --fit {value}"
+        elif name == "dense_s":
+            said += f" --dense {spell_seconds(value)}"
     return said
 
 

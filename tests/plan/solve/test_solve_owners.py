@@ -57,7 +57,7 @@ def _courses(profile: Profile, cluster: Cluster) -> list[Course]:
     found = []
     for index, menu in enumerate(menus):
         sums = [i for i, home in enumerate(menu.homes) if home.by_sums]
-        priced = menu.memory_s[sums] + (menu.memory_bytes @ prices)[sums, None]
+        priced = menu.busy_s[sums] + (menu.memory_bytes @ prices)[sums, None]
         choice = np.array(sums)[priced.argmin(axis=0)]
         found.append(Course(menu, choice, index, prices, prices, profile, cluster, CostOptions()))
     return found

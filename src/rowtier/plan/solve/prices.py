@@ -9,7 +9,8 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.cost.options import CostOptions
-from rowtier.cost.time import ASKING, SYNCING
+from rowtier.cost.time import ASKING, SYNCING, turn_shares
+from rowtier.cost.tree import tree_of
 from rowtier.plan.solve.menu import Menu
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
@@ -105,16 +106,18 @@ def least_fixed_s(
     Every table is at least one band. While training, the widest level that joins several groups
     carries something: copies that are kept in step, or rows or sums that are asked for, in some
     rounds each, with a message at least to each group beside the own. What goes there directly
-    waits at no other level.
+    waits at no other level. Where levels run side by side, bytes of another one may take longer.
     """
     work, tables = cluster.work, len(profile.stats)
-    fixed_s = work.step_s + tables * work.table_s + work.band_s
+    fixed_s = work.step_s + tables * (work.table_s + work.band_s)
     if cluster.servers or not cost.training or not any(s.lookups for s in profile.stats):
         return fixed_s
-    wide = [level for level in cluster.levels if level.size > 1]
+    shares = turn_shares(tree_of(cluster), "levels")
+    wide = [pair for pair in zip(cluster.levels, shares, strict=True) if pair[0].size > 1]
     if not wide:
         return fixed_s
-    waiting_s = wide[-1].latency_s + (wide[-1].size - 1) * wide[-1].message_s
+    level, share = wide[-1]
+    waiting_s = float(share) * (level.latency_s + (level.size - 1) * level.message_s)
     return fixed_s + LEAST_ROUNDS * (work.round_s + sync_weight * waiting_s)
 
 

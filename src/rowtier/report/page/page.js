@@ -97,7 +97,7 @@
       await drawUnder("memory-charts", `${tier}, per ${place}`, `memory ${tier}`, values, `Bytes held in ${tier} against capacity`);
     }
     const who = data.holders > data.devices ? "device and server" : "device";
-    for (const [kind, title] of [["memory", "memory time"], ["links", "link time"]]) {
+    for (const [kind, title] of [["memory", "memory time"], ["work", "work"], ["links", "link time"]]) {
       const values = load.filter((row) => row.kind === kind);
       if (values.length) await drawUnder("load-charts", `${title}, per ${who}`, "load", values, `Busy ${title} of every device in a step`);
     }
