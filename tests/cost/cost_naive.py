@@ -142,7 +142,17 @@ class Table:
             return lookups * p
         return 1.0 if p >= 1 else -math.expm1(lookups * math.log1p(-p))
 
+    def _give_outputs(self) -> None:
+        """Every reader writes what its samples get, and reads the gradients of it."""
+        walk, table = self.walk_, self.stats.table
+        lines = walk.profile.batch_size * len(table.features)
+        lines = self.L if table.pooling == "none" else lines
+        for reader in range(walk.W):
+            numbers_s = 4 * table.embedding_dim * walk.cluster.work.byte_s
+            walk.does(reader, walk.passes * lines * numbers_s)
+
     def walk(self) -> None:
+        self._give_outputs()
         self.mass: list[dict[int, float]] = []
         for band in self.bands:
             self.mass.append(defaultdict(float))
@@ -214,7 +224,7 @@ class Table:
             self._pass_on(band, level, group, owner, rank, place, weight * row_bytes, owner, weight)
             return self.reads
         rows = band.exchange == "rows"
-        once = rows and (band.coalesced or band.staged)
+        once = level == 0 or (rows and (band.coalesced or band.staged))
         asks = self.u(rank, 0) if once else self.L * self.p[rank]
         id_bytes = self.ids + 4 * (not rows and table.name in walk.options.weighted)
         for reader in readers:
@@ -231,7 +241,7 @@ class Table:
         """What readers do with lookups of a row, and with the row or the gradient."""
         walk, work = self.walk_, self.walk_.cluster.work
         lookups = weight * self.L * self.p[rank]
-        once = band.exchange == "rows" and (band.coalesced or band.staged)
+        once = level == 0 or (band.exchange == "rows" and (band.coalesced or band.staged))
         asks = weight * self.u(rank, 0) if once else lookups
         for reader in readers:
             walk.does(reader, lookups * work.lookup_s)

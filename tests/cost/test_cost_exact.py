@@ -8,9 +8,11 @@ from hypothesis import HealthCheck, given, settings
 from strategies import counted, plans
 
 from rowtier import Band, Cluster, Device, Level, Plan, Profile, Server, Table, Tier
+from rowtier.cost.bundling import bundle_key, pieces_run
 from rowtier.cost.load import Load, total_load
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
+from rowtier.cost.tree import tree_of
 from rowtier.work import UpdateWork, Work
 
 FLOWS = ("ids", "forward", "sync", "sync_ids")
@@ -73,12 +75,12 @@ def rounds(walk: Walk) -> list[tuple[int, int]]:
     staged = _gateways_up_to(walk)
     found = []
     for level in range(1, walk.K + 1):
-        exchange = walk.passes * (level in walk.extra_levels)
-        for phase, times in (("ids", 2), ("forward", walk.passes)):
+        exchange = (1 + walk.passes) * (level in walk.extra_levels)
+        for phase, times in (("ids", 1), ("forward", walk.passes)):
             widest = max((at for p, at in phases if p == phase), default=0)
             passed_on = level <= staged and (phase, level) in phases
             exchange += times * (level == widest or passed_on)
-        found.append((exchange, 4 * (("sync up", level) in phases)))
+        found.append((exchange, 2 * (("sync up", level) in phases)))
     return found
 
 
@@ -106,10 +108,10 @@ def messages(walk: Walk) -> list[tuple[int, int]]:
         apart = [h for h in devices if h not in walk.groups[level - 1][0]]
         beside = len(walk.children(level, 0)) - 1
         peers = beside if level <= _gateways_up_to(walk) else len(apart)
-        sent = 2 * peers * (("ids", level) in phases)
+        sent = peers * (("ids", level) in phases)
         sent += walk.passes * peers * (("forward", level) in phases)
-        sent += walk.passes * beside * (level in walk.extra_levels)
-        found.append((sent, 4 * beside * (("sync up", level) in phases)))
+        sent += (1 + walk.passes) * beside * (level in walk.extra_levels)
+        found.append((sent, 2 * beside * (("sync up", level) in phases)))
     return found
 
 
@@ -129,7 +131,11 @@ def test_every_amount_equals_a_walk_over_every_message(case) -> None:
 def test_loads_of_tables_add_up_to_the_step(case) -> None:
     bands, profile, cluster, options = case
     loads = [Load.of(s, bands[s.table.name], profile, cluster, options) for s in profile.stats]
-    expected = step_cost(bands, profile, cluster, options=options).step_s
+    cost = step_cost(bands, profile, cluster, options=options)
+    tree, tables = tree_of(cluster), [s.table for s in profile.stats]
+    alone = [t for t in tables if bundle_key(t, bands[t.name], tree) is None]
+    shared = cost.bands - sum(len(bands[table.name]) for table in alone)
+    expected = cost.step_s - shared * cluster.work.band_s  # of bands that tables have together
     assert total_load(loads).step_s(cluster, options) == pytest.approx(expected, rel=1e-9)
 
 
@@ -298,9 +304,10 @@ def _memory_s(walk: Walk) -> np.ndarray:
 
 def _work_s(walk: Walk) -> np.ndarray:
     """What every holder did, and what a step, rounds, tables and bands take beside."""
-    work, bands = walk.cluster.work, [band for found in walk.bands.values() for band in found]
+    work, tree = walk.cluster.work, tree_of(walk.cluster)
+    placed = [(stats.table, walk.bands[stats.table.name]) for stats in walk.profile.stats]
     fixed = work.step_s + work.round_s * sum(map(sum, rounds(walk)))
-    fixed += work.table_s * len(walk.bands) + work.band_s * len(bands)
+    fixed += work.table_s * len(walk.bands) + work.band_s * pieces_run(placed, tree).pieces
     return np.array([walk.work[h] + fixed for h in range(walk.cluster.num_holders)])
 
 

@@ -91,6 +91,11 @@ class NaiveStep:
                 for row in bag:
                     lookups[sample // self.per_device][row] += 1
         self.looked = lookups
+        for device in range(self.W):
+            lines = self.per_device * len(table.features)
+            lines = lookups[device].total() if table.pooling == "none" else lines
+            line_s = 4 * table.embedding_dim * self.cluster.work.byte_s
+            self.work[device] += self.passes * lines * line_s
         touched = [
             [{row for d in group if d < self.W for row in lookups[d]} for group in groups]
             for groups in self.groups
@@ -150,6 +155,7 @@ class NaiveStep:
             else:
                 requests = 0
                 once = band.exchange == "rows" and (band.coalesced or band.staged)
+                once = once or level == 0
                 weighted = band.exchange == "sums" and table.name in self.options.weighted
                 for reader in readers:
                     asks = self.looked[reader][row]
@@ -169,7 +175,7 @@ class NaiveStep:
     ) -> None:
         """What readers do with each lookup, and with rows that they asked for."""
         work = self.cluster.work
-        once = band.exchange == "rows" and (band.coalesced or band.staged)
+        once = level == 0 or (band.exchange == "rows" and (band.coalesced or band.staged))
         for reader in readers:
             lookups = self.looked[reader][row]
             asks = min(lookups, 1) if once else lookups

@@ -22,7 +22,9 @@ from rowtier import (
     TableStats,
     Tier,
 )
+from rowtier.cost.bundling import pieces_run
 from rowtier.cost.options import CostOptions
+from rowtier.cost.tree import tree_of
 from rowtier.evaluate.batches import Wanted, windows
 from rowtier.evaluate.counting import Counter
 from rowtier.evaluate.figures import StepFacts
@@ -187,13 +189,14 @@ def assert_waits_and_works(
     message = np.array([level.message_s for level in levels])
     asked, answered = (_turns(plan, found, name) for name in ("ids", "forward"))
     extra = np.isin(np.arange(1, len(levels) + 1), list(expected.extra))
-    rounds = 2 * asked + (1 + training) * (answered + extra)
+    rounds = asked + extra + (1 + training) * (answered + extra)
     told = _messages(plan, found, extra, training)
     waits = latency * rounds + message * told
     assert found.time.exchange_latency_s == pytest.approx(waits)
-    synced = 4 * (found.flows["sync"].sent > 0).any(axis=0)
+    synced = 2 * (found.flows["sync"].sent > 0).any(axis=0)
     fixed = work.step_s + work.round_s * (rounds.sum() + synced.sum())
-    fixed += sum(work.table_s + len(bands) * work.band_s for _, bands in plan)
+    fixed += work.table_s * len(plan.bands)
+    fixed += work.band_s * pieces_run(plan, tree_of(plan.cluster)).pieces
     holders = range(plan.cluster.num_holders)
     works = np.array([fixed + expected.work[holder] for holder in holders])
     assert found.time.work_s == pytest.approx(works, rel=1e-9, abs=1e-15)
@@ -209,7 +212,7 @@ def _messages(plan: Plan, found: StepFacts, extra: np.ndarray, training: bool) -
         apart = cluster.group_size(level) - cluster.group_size(level - 1)
         ids, rows = ((found.flows[name].sent[:, level - 1] > 0).any() for name in FLOWS)
         peers = beside if level <= staged else apart
-        told.append(peers * (2 * ids + passes * rows) + passes * beside * extra[level - 1])
+        told.append(peers * (ids + passes * rows) + (1 + passes) * beside * extra[level - 1])
     return np.array(told)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
+from rowtier.cost.bundling import bundle_key
 from rowtier.cost.links import Flow
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
@@ -30,7 +31,8 @@ class Load:
 
     kept: Floats  # holders × tiers, of rows
     moved: Floats  # holders × tiers, per step
-    work_s: Floats  # holders, but for what a step and its rounds take
+    # Holders; but for what a step and its rounds take, and bands that are run with other tables'.
+    work_s: Floats
     ids: Flow
     forward: Flow
     sync: Flow
@@ -48,16 +50,17 @@ class Load:
         """The load of one table."""
         alone = replace(profile, stats=(stats,))
         cost = step_cost({stats.table.name: bands}, alone, cluster, None, options)
-        return cls._of(cost)
+        shared = bundle_key(stats.table, bands, tree_of(cluster)) is not None
+        return cls._of(cost, cost.bands * cluster.work.band_s * shared)
 
     @classmethod
-    def _of(cls, cost: StepCost) -> Load:
+    def _of(cls, cost: StepCost, shared_s: float) -> Load:
         links, phases = cost.links, cost.links.phases
         busy = (phases.asked, phases.answered, phases.relayed, phases.added_up, phases.synced)
         return cls(
             cost.memory.rows.astype(np.float64),
             cost.read_bytes + cost.written_bytes,
-            cost.own_work_s,
+            cost.own_work_s - shared_s,
             links.ids,
             links.forward,
             links.sync + links.sync_ids,

@@ -36,8 +36,12 @@ class Way(NamedTuple):
     @property
     def asked(self) -> int:
         """Basis row that says how often one reader asks for a row: each lookup, or once."""
-        rows = self.exchange == "rows" and (self.coalesced or self.staged)
-        return touched(0) if rows else LOOKUPS
+        return touched(0) if self.once else LOOKUPS
+
+    @property
+    def once(self) -> bool:
+        """Whether a reader fetches a row once a step; of a copy of its own it always does."""
+        return self.level == 0 or (self.exchange == "rows" and (self.coalesced or self.staged))
 
     @property
     def adds_up(self) -> bool:

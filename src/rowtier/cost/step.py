@@ -85,7 +85,7 @@ class StepCost:
     time: StepTime
     tables: tuple[TableCost, ...]
     own_work_s: Floats  # of every holder, but for what a step and its rounds take
-    bands: int  # of all tables
+    bands: int  # that the runtime runs: those of tables that are alike are one
 
     @property
     def step_s(self) -> float:
@@ -201,7 +201,7 @@ def step_cost(
         ),
         _tables(profile, tally),
         work_s,
-        sum(len(bands[stats.table.name]) for stats in profile.stats),
+        tally.pieces,
     )
 
 

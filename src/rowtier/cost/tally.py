@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.amounts import Parts, RowSizes, all_amounts, amounts_of
+from rowtier.cost.bundling import pieces_run
 from rowtier.cost.deal import Dealt, deal
 from rowtier.cost.gather import Gather
 from rowtier.cost.links import Sending, add_staged_sums, add_sums
@@ -25,6 +27,7 @@ from rowtier.cost.touch import Bags, table_basis, touched
 from rowtier.cost.tree import Tree
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
+from rowtier.tables import Table
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,8 +69,9 @@ class Tally:
             for level, members in enumerate(tree.members)
             if level
         }
-        self._tables = self._bands = 0
-        self.outputs_s = 0.0  # work of each device for what lookups give the model
+        self._tables = 0
+        self._placed: list[tuple[Table, tuple[Band, ...]]] = []
+        self._outputs_s = np.zeros(tables)  # work of a device for what lookups give the model
         self._packed = Sending(tree)  # seconds of packing partial sums, in place of bytes
         self._relayed = Sending(tree)  # the same of rows that go by gateways
         self._own_sums_s = np.zeros(tree.holders)
@@ -80,13 +84,15 @@ class Tally:
         basis = table_basis(stats, profile, self.tree.sizes)
         lookups = profile.lookups_per_step(stats)
         subject = Subject(self._tables, stats, profile.batch_size, lookups, basis, rows)
-        pooled = [self._add_band(subject, band) for band in bands]
+        self._placed.append((stats.table, tuple(bands)))
+        pooled = [self._add_band(subject, band) for band in self._placed[-1][1]]
         sums = [band for band in pooled if band is not None]
         if sums:
             self._send_sums(subject, sums)
-        self.outputs_s += outputs_work_s(stats, profile, self.tree.cluster, self.options)
+        self._outputs_s[self._tables] = outputs_work_s(
+            stats, profile, self.tree.cluster, self.options
+        )
         self._tables += 1
-        self._bands += len(pooled)
 
     def by_table(self) -> Parts:
         """Amounts of each table (last axis), all holders together; without partial sums."""
@@ -119,16 +125,19 @@ class Tally:
         packed = self._packed.flow()
         work_s = own.serving[0] + self._own_sums_s + (packed.sent + packed.received).sum(axis=1)
         reading_s = sum(Parts.of(self.tree, g.by_place).reading.sum() for g in self._gathers)
-        fixed_s = work.table_s * self._tables + work.band_s * self._bands
-        work_s[:devices] += reading_s + self._relayed.handed_on + self.outputs_s
+        fixed_s = work.table_s * self._tables + work.band_s * self.pieces
+        work_s[:devices] += reading_s + self._relayed.handed_on + self._outputs_s.sum()
         return np.asarray(work_s + fixed_s)
+
+    @cached_property
+    def pieces(self) -> int:
+        """How many bands the runtime runs: those of tables that are alike are one."""
+        return pieces_run(self._placed, self.tree).pieces
 
     def table_work_s(self) -> Floats:
         """The same of each table, all holders together, but for what every band takes."""
         own = [Parts.of(self.tree, gather.by_owner) for gather in self._gathers]
-        reading_s = sum(
-            (each.reading[0] + each.relaying[0] for each in own), np.zeros(len(self._sums_s))
-        )
+        reading_s = sum((each.reading[0] + each.relaying[0] for each in own), self._outputs_s)
         serving_s = self.by_table().serving[0] + self._sums_s
         return np.asarray(serving_s + reading_s * self.tree.devices)
 

@@ -6,8 +6,8 @@
 
 All tables travel together, and messages of one round are under way at the same time: a
 round costs the widest level that it goes through one latency, and each peer a message.
-Ranks tell each other how much will come before it comes, so asking takes two rounds, and so does
-each half of keeping copies equal. Tiers and levels take turns, unless the cluster says that they
+A message tells how much is in it, so asking takes one round, and so does each half of keeping
+copies equal. Tiers and levels take turns, unless the cluster says that they
 run side by side (`overlap`): then the longest of them counts.
 """
 
@@ -29,8 +29,9 @@ from rowtier.profile.curve import Floats, Ints
 N = TypeVar("N", np.float64, np.int64)
 Busy = NDArray[np.bool_]  # levels, and further axes
 Purpose = Literal["exchange", "sync"]
-ASKING = 2  # rounds: how many ids will come, and the ids
-SYNCING = 4  # rounds: gradients are told and sent, and so are their sums
+ASKING = 1  # round: the ids, and how many they are
+TELLING = 1  # round more, where sums are added up inside groups: of which samples they are
+SYNCING = 2  # rounds: gradients are sent, and their sums
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,7 +315,8 @@ class Phases:
     def exchange_rounds(self) -> Ints:
         """Rounds per level of ids, rows or sums, and gradients, one after the other."""
         answers = _turns(self.answered, self.relayed) + self.added_up
-        return ASKING * _turns(self.asked, self.relayed) + self._passes * answers
+        asking = ASKING * _turns(self.asked, self.relayed) + TELLING * self.added_up
+        return asking + self._passes * answers
 
     @property
     def sync_rounds(self) -> Ints:
@@ -331,9 +333,9 @@ class Phases:
         found = {
             "ids": ASKING * int(_turns(self.asked, self.relayed).sum()),
             "rows and sums": int(_turns(self.answered, self.relayed).sum()),
-            "sums inside groups": int(self.added_up.sum()),
+            "sums inside groups": (1 + TELLING) * int(self.added_up.sum()),
         }
-        answers = found["rows and sums"] + found["sums inside groups"]
+        answers = found["rows and sums"] + int(self.added_up.sum())
         found["gradients"] = answers * (self._passes - 1)
         found["copies"] = int(self.sync_rounds.sum())
         return {name: rounds for name, rounds in found.items() if rounds}
@@ -343,7 +345,7 @@ class Phases:
         rounds = ASKING * self.asked.astype(np.int64) + self._passes * self.answered
         near, far = (_stretched(peers, self.asked) for peers in _peers(tree))
         direct = np.where(self.relayed, near, far) * rounds
-        return np.asarray(direct + self._passes * near * self.added_up)
+        return np.asarray(direct + (TELLING + self._passes) * near * self.added_up)
 
     def sync_messages(self, tree: Tree) -> Ints:
         """The same for copies, which meet level by level."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from rowtier.cost.bundling import pieces_run
 from rowtier.cost.links import Flow
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
@@ -112,8 +113,22 @@ class Counter:
     @property
     def _fixed_s(self) -> float:
         """Work that tables and bands take, whatever they are asked for."""
-        work, bands = self.plan.cluster.work, list(self.plan.bands.values())
-        return work.table_s * len(bands) + work.band_s * sum(map(len, bands))
+        work, pieces = self.plan.cluster.work, pieces_run(self.plan, self.tree).pieces
+        return work.table_s * len(self.plan.bands) + work.band_s * pieces
+
+    @property
+    def _pooled_s(self) -> Floats:
+        """Work of every holder for the sums that it gives the model."""
+        pooled = [homes.table for homes in self.homes if homes.table.pooling != "none"]
+        each_s = sum(self._line_s(table) * len(table.features) for table in pooled)
+        return np.where(np.arange(self.tree.holders) < self.tree.devices, each_s, 0.0) * (
+            self.batch_size
+        )
+
+    def _line_s(self, table: Table) -> float:
+        """Seconds of writing one row or sum that the model gets, and of reading its gradient."""
+        passes = 2 if self.options.training else 1
+        return passes * 4 * table.embedding_dim * self.plan.cluster.work.byte_s
 
     @property
     def step_samples(self) -> int:
@@ -215,6 +230,9 @@ class Counter:
         for view, found in zip(homes.views, sums, strict=True):
             amounts.flows[FORWARD] += view.sum_bytes * found[:, :, :-1]
             amounts.work_s += view.sum_s * _sums_handled(found)
+        if homes.table.pooling == "none":
+            devices = slice(0, self.tree.devices)
+            amounts.work_s[devices] += self._line_s(homes.table) * distinct.sum(axis=1)
         step.distinct += distinct
         step.amounts.add(amounts)
         lookups = int(distinct.sum())
@@ -260,7 +278,7 @@ class Counter:
         time = step_time(
             tree,
             amounts.read + amounts.written,
-            amounts.work_s + self._fixed_s,
+            amounts.work_s + self._fixed_s + self._pooled_s,
             [ids, forward, backward],
             sync + sync_ids,
             Phases(

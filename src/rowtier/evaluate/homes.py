@@ -187,7 +187,7 @@ def _facts(
     rows = way.exchange == "rows"
     fact["level"][:], fact["position"][:] = way.level, positions
     fact["gateway"][:], fact["turn"][:] = deal.gateway, deal.turn
-    fact["once"][:] = rows and (way.coalesced or way.staged)
+    fact["once"][:] = way.once
     fact["staged"][:], fact["rows"][:] = way.by_gateways, rows
     fact["copies"][:], fact["dense"][:] = copies, copies and way.sync == "dense"
     fact["weight_bytes"][:], fact["asked_bytes"][:] = sizes.weight_bytes, sizes.asked_bytes

@@ -17,6 +17,7 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
+from rowtier.cost.memory import output_bytes
 from rowtier.cost.terms import row_terms, sums_bytes
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.touch import Bags, table_basis
@@ -145,11 +146,14 @@ def _sums_s(stats: TableStats, profile: Profile, cluster: Cluster) -> Floats:
 def _fixed_s(profile: Profile, cluster: Cluster, sync_weight: float) -> float:
     """Work of every step, and the rounds through the widest level that joins groups."""
     work = cluster.work
-    fixed_s = work.step_s + (work.table_s + work.band_s) * len(profile.stats)
+    kinds = {s.table.name if s.table.pooling == "none" else "" for s in profile.stats}
+    fixed_s = work.step_s + work.table_s * len(profile.stats) + work.band_s * len(kinds)
+    held = output_bytes(profile, tree_of(cluster))
+    fixed_s += 2 * work.byte_s * float(held.max())  # outputs, and their gradients
     wide = [level for level in cluster.levels if level.size > 1]
     if cluster.servers or not wide or not any(stats.lookups for stats in profile.stats):
         return fixed_s
     waits_s = wide[-1].latency_s + wide[-1].message_s * (wide[-1].size - 1)
     # What runs beside it may take longer, but not all of it can be shorter than the mean.
     waits_s /= max([len(names) for names in cluster.overlap if wide[-1].name in names], default=1)
-    return fixed_s + 4 * (work.round_s + sync_weight * waits_s)
+    return fixed_s + 2 * (work.round_s + sync_weight * waits_s)

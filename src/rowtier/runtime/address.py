@@ -57,11 +57,6 @@ class Piece:
         return self.way.exchange == "sums" and self.way.level > 0
 
     @property
-    def once(self) -> bool:
-        """Whether a reader asks once per step for a row, not once per lookup."""
-        return self.way.exchange == "rows" and (self.way.coalesced or self.way.staged)
-
-    @property
     def is_narrow(self) -> bool:
         """Whether 4 bytes can tell any row of the table."""
         return self.table.num_embeddings <= 2**31

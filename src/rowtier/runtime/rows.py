@@ -45,7 +45,7 @@ class RowsTrip:
 
     def __post_init__(self) -> None:
         self.spans = self.lookups.bundle.spans[self.piece.number]
-        self.distinct = self.piece.once or self.piece.way.level == 0
+        self.distinct = self.piece.way.once
         self.which, self._items = self.lookups.in_piece(self.piece, self.distinct)
         self._shuffled = self.lookups.bundle.map.layers[self.piece.layer] is not None
 
@@ -84,8 +84,6 @@ class RowsTrip:
     def reads(self) -> tuple[Ints, Ints]:
         """The plan's bands, and how many rows this rank read for others and itself of each."""
         piece = self.piece
-        if piece.way.level == 0 and not piece.once:  # looked up one by one, if distinct or not
-            return self.spans.numbers, self.lookups.bundle.count_in(piece, self.lookups.address)
         if piece.hops == 1:
             return self.spans.numbers, self.spans.split(self.hops[0].got).sum(axis=1)
         found = sum(self._read_at(hop, here) for hop, here in enumerate(self.hops))

@@ -9,6 +9,7 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.cost.options import CostOptions
+from rowtier.cost.tally import outputs_work_s
 from rowtier.cost.time import ASKING, SYNCING, turn_shares
 from rowtier.cost.tree import tree_of
 from rowtier.plan.solve.menu import Menu
@@ -103,13 +104,17 @@ def least_fixed_s(
 ) -> float:
     """Seconds of work and of waiting that no plan avoids, beside what the prices count.
 
-    Every table is at least one band. While training, the widest level that joins several groups
-    carries something: copies that are kept in step, or rows or sums that are asked for, in some
-    rounds each, with a message at least to each group beside the own. What goes there directly
-    waits at no other level. Where levels run side by side, bytes of another one may take longer.
+    Tables that are not pooled run alone, and all others are one band at least. While training, the
+    widest level that joins several groups carries something: copies that are kept in step, or rows
+    or sums that are asked for, in some rounds each, with a message at least to each group beside
+    the own. What goes there directly waits at no other level. Where levels run side by side, bytes
+    of another one may take longer.
     """
-    work, tables = cluster.work, len(profile.stats)
-    fixed_s = work.step_s + tables * (work.table_s + work.band_s)
+    work, tables = cluster.work, [stats.table for stats in profile.stats]
+    alone = sum(table.pooling == "none" for table in tables)
+    fixed_s = work.step_s + len(tables) * work.table_s
+    fixed_s += work.band_s * (alone + (alone < len(tables)))
+    fixed_s += sum(outputs_work_s(stats, profile, cluster, cost) for stats in profile.stats)
     if cluster.servers or not cost.training or not any(s.lookups for s in profile.stats):
         return fixed_s
     shares = turn_shares(tree_of(cluster), "levels")
