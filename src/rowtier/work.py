@@ -26,10 +26,11 @@ class UpdateWork(Noun):
 class Work(Noun):
     """Seconds of a rank's own work, each for one of something.
 
-    A *row* is one written to or read from a buffer: packed for a reader, unpacked by it, and the
-    same for gradients, partial sums and copies. `buffer` is the rate at which the bytes of
-    such rows are written, read and added up. `hidden` is the share of the rest of the model's time
-    beside which a pipeline can keep copies equal; without a pipeline it is 0.
+    A *distinct* row is one that a reader fetches once for all its lookups. A *row* is one written
+    to or read from a buffer: packed for a reader, unpacked by it, and the same for gradients,
+    partial sums and copies. `buffer` is the rate at which the bytes of such rows are written, read
+    and added up. `hidden` is the share of the rest of the model's time beside which a pipeline can
+    keep copies equal; without a pipeline it is 0.
     """
 
     step_s: Seconds = Field(default=0.0, alias="step")
@@ -37,6 +38,7 @@ class Work(Noun):
     table_s: Seconds = Field(default=0.0, alias="table")
     band_s: Seconds = Field(default=0.0, alias="band")
     lookup_s: Seconds = Field(default=0.0, alias="lookup")
+    distinct_s: Seconds = Field(default=0.0, alias="distinct")
     row_s: Seconds = Field(default=0.0, alias="row")
     buffer_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="buffer")
     update: UpdateWork = UpdateWork()

@@ -20,6 +20,7 @@ TRUE = Work(
     table_s=1e-5,
     band_s=3e-5,
     lookup_s=2e-8,
+    distinct_s=5e-8,
     row_s=3e-8,
     buffer_bytes_per_s=4e9,
     update=UpdateWork(sgd=1e-8, adagrad=4e-8, rowwise_adagrad=5e-8, adam=8e-8),
@@ -62,7 +63,7 @@ def test_noise_of_a_tenth_leaves_predicted_steps_within_a_tenth() -> None:
 def test_the_model_is_a_sum_of_counts_times_coefficients() -> None:
     unit = {"buffer": lambda work: work.byte_s} | {
         name: lambda work, name=name: getattr(work, f"{name}_s")
-        for name in ("step", "round", "table", "band", "lookup", "row")
+        for name in ("step", "round", "table", "band", "lookup", "distinct", "row")
     }
     unit |= {name: lambda work, name=name: work.update_s(name) for name in UpdateWork.model_fields}
     for plan in plans(SHAPES[3], two_ranks()):

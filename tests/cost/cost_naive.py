@@ -247,7 +247,7 @@ class Table:
             walk.does(reader, lookups * work.lookup_s)
             if band.exchange == "rows" or level == 0:  # nobody else adds them up
                 read_s = lookups * (walk.copy_s(row_bytes) - work.row_s) + asks * work.row_s
-                walk.does(reader, walk.passes * read_s)
+                walk.does(reader, walk.passes * read_s + asks * work.distinct_s * once)
 
     def _pass_on(
         self, band: Band, level: int, group: int, source: int, rank: int, place: int,

@@ -183,6 +183,7 @@ class NaiveStep:
             if band.exchange == "rows" or level == 0:
                 added_s = lookups * (self.copy_s(row_bytes) - work.row_s)
                 self.work[reader] += self.passes * (added_s + asks * work.row_s)
+                self.work[reader] += asks * work.distinct_s * once
 
     def _pass_on(
         self, level: int, group: int, source: int, owner: int, row: int, place: int, row_bytes: int

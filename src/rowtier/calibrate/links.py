@@ -174,15 +174,11 @@ def time_links(job: Job, tick: Tick) -> tuple[LinkTimes, ...]:
 def _time_level(job: Job, name: str, size: int, tick: Tick) -> LinkTimes:
     import torch.distributed as dist
 
-    from rowtier.runtime.neighbours import Neighbours
-
     mine: Any = None
     for ranks in job.groups(name):  # every rank takes part in making every group
         group = dist.new_group(ranks, timeout=patience())
         if job.rank in ranks:
-            near = Neighbours.meet(group)
-            here = ranks.index(job.rank)
-            mine = _Group(group, ranks, here, neighbours=near)
+            mine = _met(group, ranks, ranks.index(job.rank))
     sharers, peers, one_peer, alone = _sharers(job, name), _peers(job, name, size), None, None
     every = mine if sharers == 1 else _everyone(job)
     exchange = _time_kind(every, partial(_all_to_all, peers=peers), tick)
@@ -206,10 +202,18 @@ def _sharers(job: Job, level: str) -> int:
 
 def _everyone(job: Job) -> _Group:
     """All processes; those of the own node are sent nothing."""
-    from rowtier.runtime.neighbours import Neighbours
+    import torch.distributed as dist
 
-    near = Neighbours.meet(None)
-    return _Group(None, list(range(job.world)), job.rank, job.local_world, neighbours=near)
+    return _met(dist.group.WORLD, list(range(job.world)), job.rank, job.local_world)
+
+
+def _met(handle: Any, ranks: list[int], position: int, together: int = 1) -> _Group:
+    """A group whose ranks have found each other as they do in training."""
+    from rowtier.runtime.neighbours import Neighbours
+    from rowtier.runtime.sockets import Sockets
+
+    near = Neighbours.meet(handle)
+    return _Group(handle, ranks, position, together, True, near, Sockets.meet(handle, near))
 
 
 @dataclass(frozen=True)
@@ -220,6 +224,7 @@ class _Group:
     together: int = 1  # positions in a row that all-to-all sends nothing to each other
     active: bool = True  # False: only waits for those that measure
     neighbours: Any = None  # whose memory is read
+    sockets: Any = None  # None: gloo carries everything
 
     @property
     def size(self) -> int:
@@ -293,9 +298,16 @@ def _all_to_all(group: _Group, message_bytes: int, peers: int) -> tuple[_Send, f
     coming = [each * (here in group.targets(p, peers)) for p in range(group.size)]
     going = torch.zeros(sum(sizes), dtype=torch.uint8)
     arrived = torch.empty_like(going)
+    sent, got = (
+        [[part.numpy()] for part in whole.split(parts)]
+        for whole, parts in ((going, sizes), (arrived, coming))
+    )
 
     def send() -> None:
-        swap_bytes(group.handle, arrived, going, coming, sizes, group.neighbours)
+        if group.sockets is not None:
+            group.sockets.swap(sent, got)
+        else:
+            swap_bytes(group.handle, arrived, going, coming, sizes, group.neighbours)
 
     return send, float(going.nbytes)
 

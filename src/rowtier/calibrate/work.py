@@ -38,6 +38,7 @@ UNITS: dict[str, Work] = {
     "table": Work(table_s=1),
     "band": Work(band_s=1),
     "lookup": Work(lookup_s=1),
+    "distinct": Work(distinct_s=1),
     "row": Work(row_s=1),
     "buffer": Work(buffer_bytes_per_s=_ONE_BYTE),
     **{name: Work(update=UpdateWork(**{name: 1})) for name in UpdateWork.model_fields},

@@ -212,7 +212,7 @@ def _work(table: Table, band: Band, way: Way, tree: Tree, options: CostOptions) 
     copy_s = work.copy_s(sizes.weight_bytes)
     found = {
         "lookup": work.lookup_s + rows * passes * sizes.weight_bytes * work.byte_s,
-        "ask": rows * passes * work.row_s,
+        "ask": rows * (passes * work.row_s + work.distinct_s * way.once),
         "serve": passes * copy_s,
         "update": work.update_s(sizes.optimizer) * options.training,
         "copy": copy_s,
