@@ -155,6 +155,24 @@ def cluster_entries() -> None:
     one(
         "version-2", put("format_version", value=2), "format_version", "reads format_version 1", "2"
     )
+    one("no-efficiency", put(*level, "exchange_efficiency", value=0), "exchange_efficiency", "0")
+    one("sync-above-one", put(*level, "sync_efficiency", value=1.2), "sync_efficiency", "1.2")
+    one("negative-message", put(*level, "message", value="-1us"), "levels[0].message", "-1us")
+    one("message-of-bytes", put(*level, "message", value="8B"), "levels[0].message", "5us")
+    one("work-key", put("work", value={"lookups": "1ns"}), "work.lookups", "lookup")
+    one("work-unit", put("work", value={"round": "10MB"}), "work.round", "10MB", "5us")
+    one("work-buffer", put("work", value={"buffer": "10us"}), "work.buffer", "10us", "25GB/s")
+    one("work-update", put("work", value={"update": {"lamb": "1ns"}}), "work.update.lamb", "adam")
+    one("work-hidden", put("work", value={"hidden": 1.5}), "work.hidden", "1.5")
+    one("overlap-one", put("overlap", value=[["hbm"]]), "overlap[0]", "less than two")
+    one("overlap-mixed", put("overlap", value=[["hbm", "node"]]), "overlap[0]", "all levels")
+    one("overlap-unknown", put("overlap", value=[["node", "rack"]]), "overlap[0]", "node, cluster")
+    one(
+        "overlap-twice",
+        put("overlap", value=[["node", "cluster"], ["cluster", "node"]]),
+        "overlap[1]",
+        "listed twice",
+    )
     one("per-what", put(*level, "per", value="rack"), "levels[0].per", "'device' or 'group'")
 
     def several(data: Any) -> None:

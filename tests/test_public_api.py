@@ -8,7 +8,7 @@ import rowtier
 SOURCE = Path(rowtier.__file__).parent
 # From left to right: a part may import what stands before it, never what stands after.
 ORDER = [
-    "errors", "jit", "units", "fields", "sayings", "files", "tables", "cluster", "profile", "band",
+    "errors", "jit", "units", "fields", "sayings", "files", "tables", "work", "cluster", "profile", "band",
     "cost", "plan", "synth", "evaluate", "report", "runtime", "backends", "torch",
     "torchrec", "calibrate", "kinds", "cli",
 ]  # fmt: skip

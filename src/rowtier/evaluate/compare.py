@@ -108,6 +108,7 @@ class Load:
             "plan": self.name,
             "step_s": self.step_s,
             "memory_s": self.memory_s,
+            "work_s": self.work_s,
             "links_s": self.links_s,
             "parts_s": dict(self.parts),
             "busiest_lookups": self.busiest_lookups,
@@ -128,7 +129,12 @@ class Load:
 
     def figures(self) -> dict[tuple[str, str], tuple[float, float | None]]:
         """The figures by name and unit: predicted, and replayed where there is data."""
-        seconds = {"step": self.step_s, "memory": self.memory_s, "links": self.links_s}
+        seconds = {
+            "step": self.step_s,
+            "memory": self.memory_s,
+            "work": self.work_s,
+            "links": self.links_s,
+        }
         found: dict[tuple[str, str], tuple[float, float | None]] = {
             (name, "s"): (value, self._counted(name)) for name, value in seconds.items()
         }
