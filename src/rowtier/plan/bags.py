@@ -85,7 +85,8 @@ def jagged_batch(batch: Any, features: Iterable[str]) -> dict[str, Jagged]:
                 f"{', '.join(map(repr, given)) or 'none'}"
             )
         found[name] = _jagged(name, given[name])
-    _check_samples({name: jagged.samples for name, jagged in found.items()})
+    if len({len(jagged.edges) for jagged in found.values()}) > 1:
+        raise _different_samples({name: jagged.samples for name, jagged in found.items()})
     return found
 
 
@@ -103,10 +104,9 @@ def _by_name(batch: Any) -> Mapping[str, Any]:
     )
 
 
-def _check_samples(samples: Mapping[str, int]) -> None:
-    if len(set(samples.values())) > 1:
-        listed = ", ".join(f"{name!r} {count}" for name, count in list(samples.items())[:6])
-        raise UserError(f"the features of a batch have different numbers of samples: {listed}")
+def _different_samples(samples: Mapping[str, int]) -> UserError:
+    listed = ", ".join(f"{name!r} {count}" for name, count in list(samples.items())[:6])
+    return UserError(f"the features of a batch have different numbers of samples: {listed}")
 
 
 def _jagged(name: str, entry: Any) -> Jagged:

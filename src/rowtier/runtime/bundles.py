@@ -220,7 +220,7 @@ class Bundle:
             if part.weights is not None:
                 weighted[table] = True
         ends = np.cumsum([len(part.values) for part in parts])
-        edges = _joined_edges(parts, ends, int(starts[-1]))
+        edges = _joined_edges(parts, ends, samples)
         weights = _joined_weights(parts)
         address, asked = _joined_values(parts), None
         if self.moves is not None:
@@ -438,13 +438,13 @@ def _joined_values(parts: Sequence[Jagged]) -> NDArray[Any]:
     return parts[0].values if len(parts) == 1 else np.concatenate([part.values for part in parts])
 
 
-def _joined_edges(parts: Sequence[Jagged], ends: Ints, bags: int) -> Ints:
+def _joined_edges(parts: Sequence[Jagged], ends: Ints, samples: list[int]) -> Ints:
     if len(parts) == 1:
         return parts[0].edges
-    edges = np.zeros(bags + 1, dtype=np.int64)
+    edges = np.zeros(sum(samples) + 1, dtype=np.int64)
     np.concatenate([part.edges[1:] for part in parts], out=edges[1:])
     before = np.append(0, ends[:-1])
-    edges[1:] += np.repeat(before, [part.samples for part in parts])
+    edges[1:] += np.repeat(before, samples)
     return edges
 
 

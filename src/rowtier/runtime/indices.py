@@ -29,6 +29,9 @@ def distinct(address: NDArray[Any], rows: int | None = None) -> tuple[NDArray[An
     if rows is not None and rows // 64 <= _FEW_WORDS + 4 * len(address):
         return _mark(address, rows)
     if address.dtype != np.int32:
+        if rows is not None and rows <= 2**31:
+            narrow, inverse = distinct(address.astype(np.int32), rows)
+            return narrow.astype(address.dtype), inverse
         found, inverse = np.unique(address, return_inverse=True)
         return found, inverse.astype(np.int64)
     # Address and position in one number: numpy sorts those several times faster than an argsort.

@@ -206,6 +206,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         given = batch if isinstance(batch, Mapping) else batch.to_dict()
         for read in self.remapper.reads:
             entry: Any = given.get(read.feature)
+            if isinstance(entry, (torch.Tensor, np.ndarray)):  # ids alone, as most features are
+                continue
             weights = getattr(entry, "weights", None)
             if isinstance(entry, (tuple, list)) and len(entry) == 3:
                 weights = entry[2]
