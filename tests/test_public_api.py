@@ -8,8 +8,8 @@ import rowtier
 SOURCE = Path(rowtier.__file__).parent
 # From left to right: a part may import what stands before it, never what stands after.
 ORDER = [
-    "errors", "jit", "units", "fields", "sayings", "files", "tables", "work", "cluster", "profile", "band",
-    "cost", "plan", "synth", "evaluate", "report", "runtime", "backends", "torch",
+    "errors", "jit", "units", "fields", "sayings", "files", "tables", "work", "cluster", "profile",
+    "band", "cost", "plan", "synth", "evaluate", "report", "runtime", "backends", "torch",
     "torchrec", "calibrate", "kinds", "cli",
 ]  # fmt: skip
 HEAVY = {"torch", "torchrec", "pyarrow", "numba", "scipy", "pydantic", "numpy"}
