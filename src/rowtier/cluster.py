@@ -180,6 +180,14 @@ class Cluster(Noun):
         kinds = [self._server_of(holder) for holder in self.members(len(self.levels))]
         return tuple(i for i, kind in enumerate(kinds) if kind is not None and kind[0] is server)
 
+    def sharers(self, tier: Tier) -> int:
+        """How many devices have a tier together."""
+        return 1 if tier.shared_by is None else self.group_size(self.level_of(tier.shared_by))
+
+    def own_bandwidth(self, tier: Tier) -> float:
+        """Bytes per second that a device has of a tier, if all its sharers read alike."""
+        return tier.bandwidth_bytes_per_s / self.sharers(tier)
+
     def tiers_of(self, holder: int) -> tuple[Tier, ...]:
         """The memory tiers of a device or a server."""
         server = self._server_of(holder)

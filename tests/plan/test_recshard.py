@@ -498,3 +498,15 @@ def test_a_bound_of_nothing_for_a_plan_that_costs_nothing_is_no_gap() -> None:
     verdict = Verdict((), "sca", 0.0, 0.0, 0.0, None, 1e-3)
     assert verdict.gap == 0
     assert Verdict((), "sca", 1.0, 1.0, 0.0, None, 1e-3).gap is None
+
+
+@pytest.mark.parametrize("overlap", [[], [["m0", "m1"]]])
+def test_shared_memory_is_read_at_its_part_of_the_bandwidth(overlap: list[list[str]]) -> None:
+    many = _model(np.random.default_rng(2), 20)
+    total = _total_bytes(many)
+    shared = _cluster(4, (total // 20, 1e12), (4 * total, 1e10), shared="node")
+    shared = shared.model_copy(update={"overlap": tuple(map(tuple, overlap))})
+    plan = make_plan(many, shared, "recshard", SPLIT)
+    assert plan.certificate is not None
+    assert plan.certificate.bound <= plan.certificate.objective <= 1.1 * plan.certificate.bound
+    assert not verify(plan).mistakes

@@ -46,7 +46,7 @@ def topology_of(cluster: Cluster, device: str | None = None, reserve: float = 0.
     kind = device or device_of(cluster)
     tiers = list(cluster.device.tiers)
     sizes = [_bytes_per_device(tier, cluster, reserve) for tier in tiers] + [0, 0, 0]
-    speeds = [tier.bandwidth_bytes_per_s / MS for tier in tiers]
+    speeds = [cluster.own_bandwidth(tier) / MS for tier in tiers]
     if kind == "cpu":  # what a device computes in is its host memory
         sizes, speeds = [0, *sizes], [speeds[0], *speeds]
     return TopologyFactory.create_topology(
@@ -82,9 +82,7 @@ def _speed(cluster: Cluster) -> Any:
 
 
 def _bytes_per_device(tier: Tier, cluster: Cluster, reserve: float) -> int:
-    shared = tier.shared_by
-    sharing = 1 if shared is None else cluster.group_size(cluster.level_of(shared))
-    return int(tier.capacity_bytes * (1 - reserve)) // sharing
+    return int(tier.capacity_bytes * (1 - reserve)) // cluster.sharers(tier)
 
 
 def cluster_for(devices: int) -> Cluster:

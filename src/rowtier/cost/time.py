@@ -163,6 +163,12 @@ def tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
     return time_s
 
 
+def own_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
+    """Seconds of each holder, tier after tier, if sharers leave it its part of the bandwidth."""
+    rates = np.stack([_part_s_per_byte(tree, kind) for kind in range(len(tree.tiers))])[tree.kinds]
+    return np.asarray((moved_bytes * rates).sum(axis=1))
+
+
 def counted_tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
     """The same, but 0 for tiers that run beside one that takes longer: a holder's add up."""
     time_s = tier_time_s(tree, moved_bytes)
@@ -218,10 +224,14 @@ def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
 
     By tier column; zero where the kind has none.
     """
+    return _part_s_per_byte(tree, kind) * turn_shares(tree, "tiers")
+
+
+def _part_s_per_byte(tree: Tree, kind: int) -> Floats:
     rates = _own_s_per_byte(tree, kind)
     for name, tier in tree.tiers[kind].items():
         rates[tree.columns[name]] *= _sharers(tree, tier.shared_by)
-    return rates * turn_shares(tree, "tiers")
+    return rates
 
 
 def link_s_per_byte(tree: Tree, purpose: Purpose = "exchange") -> Floats:

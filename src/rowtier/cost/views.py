@@ -18,7 +18,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.lookups import served_by_band
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import step_cost
-from rowtier.cost.time import memory_time_s
+from rowtier.cost.time import own_time_s
 from rowtier.cost.tree import tree_of
 from rowtier.errors import UserError
 from rowtier.profile.curve import Floats
@@ -44,14 +44,15 @@ def access_time_s(
     """RecShard's time of every holder: each lookup reads one row from the tier it lies in.
 
     batch · coverage · pooling · row bytes · (share/bandwidth, added over the tiers), over
-    all devices that the holder serves.
+    all devices that the holder serves. Of memory that devices share, each has its part of the
+    bandwidth.
     """
     tree = tree_of(cluster)
     read = np.zeros((tree.holders, len(tree.columns)))
     for stats, band, holders, lookups in served_by_band(bands, profile, cluster, order):
         row_bytes = band.width(stats.table.embedding_dim) * stats.table.item_bytes
         read[holders, tree.columns[band.tier]] += lookups * row_bytes
-    return memory_time_s(tree, read)
+    return own_time_s(tree, read)
 
 
 def assumptions(view: str, assumed: CostOptions = DEFAULTS) -> CostOptions:

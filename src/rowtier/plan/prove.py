@@ -59,12 +59,13 @@ def _pooled_s(plan: Plan, capacity_bytes: Sequence[float]) -> float:
     order = np.argsort(-read_bytes / kept_bytes, kind="stable")
     until = np.concatenate(([0.0], np.cumsum(kept_bytes[order])))
     served = np.concatenate(([0.0], np.cumsum(read_bytes[order])))
-    tiers = sorted(plan.cluster.device.tiers, key=lambda tier: -tier.bandwidth_bytes_per_s)
+    speed = plan.cluster.own_bandwidth
+    tiers = sorted(plan.cluster.device.tiers, key=lambda tier: -speed(tier))
     room, before, seconds = 0.0, 0.0, 0.0
     for tier, size in zip(tiers, capacity_bytes, strict=False):
         room += size * devices
         now = float(np.interp(room, until, served))
-        seconds += (now - before) / tier.bandwidth_bytes_per_s
+        seconds += (now - before) / speed(tier)
         before = now
     return seconds / devices
 

@@ -22,7 +22,7 @@ class Machine(NamedTuple):
 
 def tiers_by_speed(cluster: Cluster) -> list[Tier]:
     """The memory tiers of a device, fastest first."""
-    return sorted(cluster.device.tiers, key=lambda tier: -tier.bandwidth_bytes_per_s)
+    return sorted(cluster.device.tiers, key=lambda tier: -cluster.own_bandwidth(tier))
 
 
 def machine_of(cluster: Cluster, reserve: Reserve) -> Machine:
@@ -32,8 +32,8 @@ def machine_of(cluster: Cluster, reserve: Reserve) -> Machine:
     """
     tiers = tiers_by_speed(cluster)
     largest = [reserve.least_left(tier) for tier in tiers]
-    sizes = [size // _sharers(cluster, tier) for size, tier in zip(largest, tiers, strict=True)]
-    costs = [1 / tier.bandwidth_bytes_per_s for tier in tiers]
+    sizes = [size // cluster.sharers(tier) for size, tier in zip(largest, tiers, strict=True)]
+    costs = [1 / cluster.own_bandwidth(tier) for tier in tiers]
     if len(tiers) == 1:
         sizes, largest, costs = [*sizes, 0], [*largest, 0], [*costs, *costs]
     return Machine(
@@ -42,9 +42,3 @@ def machine_of(cluster: Cluster, reserve: Reserve) -> Machine:
         np.array(costs, dtype=np.float64),
         np.array(largest, dtype=np.int64),
     )
-
-
-def _sharers(cluster: Cluster, tier: Tier) -> int:
-    if tier.shared_by is None:
-        return 1
-    return cluster.group_size(cluster.level_of(tier.shared_by))
