@@ -29,8 +29,9 @@ class Work(Noun):
     A *distinct* row is one that a reader fetches once for all its lookups. A *row* is one written
     to or read from a buffer: packed for a reader, unpacked by it, and the same for gradients,
     partial sums and copies. `buffer` is the rate at which the bytes of such rows are written, read
-    and added up. `hidden` is the share of the rest of the model's time beside which a pipeline can
-    keep copies equal; without a pipeline it is 0.
+    and added up, `output` that of what the model gets, and of its gradients. `hidden` is the share
+    of the rest of the model's time beside which a pipeline can keep copies equal; without one it
+    is 0.
     """
 
     step_s: Seconds = Field(default=0.0, alias="step")
@@ -41,6 +42,7 @@ class Work(Noun):
     distinct_s: Seconds = Field(default=0.0, alias="distinct")
     row_s: Seconds = Field(default=0.0, alias="row")
     buffer_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="buffer")
+    output_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="output")
     update: UpdateWork = UpdateWork()
     hidden: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
 
@@ -52,6 +54,11 @@ class Work(Noun):
     def byte_s(self) -> float:
         """Seconds of a byte in a buffer."""
         return 0.0 if self.buffer_bytes_per_s is None else 1 / self.buffer_bytes_per_s
+
+    @property
+    def output_byte_s(self) -> float:
+        """Seconds of a byte that the model gets."""
+        return 0.0 if self.output_bytes_per_s is None else 1 / self.output_bytes_per_s
 
     def update_s(self, optimizer: str) -> float:
         """Seconds of updating a row."""

@@ -23,6 +23,7 @@ TRUE = Work(
     distinct_s=5e-8,
     row_s=3e-8,
     buffer_bytes_per_s=4e9,
+    output_bytes_per_s=3e9,
     update=UpdateWork(sgd=1e-8, adagrad=4e-8, rowwise_adagrad=5e-8, adam=8e-8),
 )
 
@@ -61,7 +62,10 @@ def test_noise_of_a_tenth_leaves_predicted_steps_within_a_tenth() -> None:
 
 
 def test_the_model_is_a_sum_of_counts_times_coefficients() -> None:
-    unit = {"buffer": lambda work: work.byte_s} | {
+    unit = {
+        "buffer": lambda work: work.byte_s,
+        "output": lambda work: work.output_byte_s,
+    } | {
         name: lambda work, name=name: getattr(work, f"{name}_s")
         for name in ("step", "round", "table", "band", "lookup", "distinct", "row")
     }

@@ -148,7 +148,7 @@ class Table:
         lines = walk.profile.batch_size * len(table.features)
         lines = self.L if table.pooling == "none" else lines
         for reader in range(walk.W):
-            numbers_s = 4 * table.embedding_dim * walk.cluster.work.byte_s
+            numbers_s = 4 * table.embedding_dim * walk.cluster.work.output_byte_s
             walk.does(reader, walk.passes * lines * numbers_s)
 
     def walk(self) -> None:
@@ -190,8 +190,8 @@ class Table:
                 for group in range(cluster.num_groups(level)):
                     owner = walk.groups[level][group][members[member]]
                     mass[owner] += weight * self.p[rank]
-                    requests = self._exchange(band, level, group, owner, rank, place, weight)
-                    self._memory(band, level, owner, rank, weight, requests)
+                    self._exchange(band, level, group, owner, rank, place, weight)
+                    self._memory(band, level, owner, rank, weight)
                 if walk.options.training:
                     self._sync(band, level, members[member], rank, weight)
         self._count_rows(band, level, members)
@@ -212,17 +212,16 @@ class Table:
 
     def _exchange(
         self, band: Band, level: int, group: int, owner: int, rank: int, place: int, weight: float
-    ) -> float:
-        """Send a row to the readers of one group; how often it is read for that."""
+    ) -> None:
+        """Send a row to the readers of one group."""
         walk, table = self.walk_, self.stats.table
         width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
         row_bytes = width * table.item_bytes
         readers = [holder for holder in walk.groups[level][group] if holder < walk.W]
         self._look_up(band, level, readers, rank, weight, row_bytes)
         if band.exchange == "rows" and band.staged and level:
-            self.reads = self.u(rank, 0) * (owner in readers)
             self._pass_on(band, level, group, owner, rank, place, weight * row_bytes, owner, weight)
-            return self.reads
+            return
         rows = band.exchange == "rows"
         once = level == 0 or (rows and (band.coalesced or band.staged))
         asks = self.u(rank, 0) if once else self.L * self.p[rank]
@@ -233,7 +232,6 @@ class Table:
                 if rows:
                     walk.send("forward", owner, reader, weight * asks * row_bytes)
             walk.does(owner, walk.passes * weight * asks * walk.copy_s(row_bytes))
-        return asks * len(readers)
 
     def _look_up(
         self, band: Band, level: int, readers: list[int], rank: int, weight: float, row_bytes: int
@@ -264,12 +262,9 @@ class Table:
                 holder = walk.device(level - 1, child, place + band.offset)
                 walk.send("forward", source, holder, need * row_bytes)
                 walk.send("ids", holder, source, need * weight * self.ids)
-                self.reads += need * (source == owner)
             self._pass_on(band, level - 1, child, holder, rank, place, row_bytes, owner, weight)
 
-    def _memory(
-        self, band: Band, level: int, owner: int, rank: int, weight: float, requests: float
-    ) -> None:
+    def _memory(self, band: Band, level: int, owner: int, rank: int, weight: float) -> None:
         walk, table = self.walk_, self.stats.table
         width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
         state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
@@ -282,7 +277,8 @@ class Table:
         def whole(size: int, grain: int) -> int:
             return math.ceil(size / grain) * grain
 
-        walk.read[owner, first] += weight * requests * whole(row, tiers[0].granularity_bytes)
+        reads = weight * self.u(rank, level)  # after that it is in a cache
+        walk.read[owner, first] += reads * whole(row, tiers[0].granularity_bytes)
         copies = walk.n(level) < walk.W
         if walk.options.training:
             update = self.u(rank, walk.K)

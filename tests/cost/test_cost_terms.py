@@ -116,7 +116,7 @@ def _fixed_s(cost: StepCost, cluster: Cluster) -> float:
     """What a row has no part in: waiting, and work of steps, rounds, tables and bands."""
     work, rounds = cluster.work, sum(cost.phases().values())
     work_s = work.step_s + work.round_s * rounds + work.table_s + work.band_s
-    work_s += 2 * work.byte_s * float(cost.memory.outputs.max())
+    work_s += 2 * work.output_byte_s * float(cost.memory.outputs.max())
     shares = turn_shares(tree_of(cluster), "levels")
     waits_s = shares @ (cost.time.exchange_latency_s + cost.time.sync_latency_s)
     return float(waits_s + work_s)

@@ -94,7 +94,7 @@ class NaiveStep:
         for device in range(self.W):
             lines = self.per_device * len(table.features)
             lines = lookups[device].total() if table.pooling == "none" else lines
-            line_s = 4 * table.embedding_dim * self.cluster.work.byte_s
+            line_s = 4 * table.embedding_dim * self.cluster.work.output_byte_s
             self.work[device] += self.passes * lines * line_s
         touched = [
             [{row for d in group if d < self.W for row in lookups[d]} for group in groups]
@@ -148,25 +148,20 @@ class NaiveStep:
                 self.served[owner, names.index(band.tier)] += self.looked[reader][row]
             self._look_up(band, level, readers, row, row_bytes)
             if band.exchange == "rows" and band.staged and level:
-                self.requests = 0
-                self.requests += owner in readers and row in self.looked[owner]
                 self._pass_on(level, group, owner, owner, row, place + band.offset, row_bytes)
-                requests = self.requests
             else:
-                requests = 0
                 once = band.exchange == "rows" and (band.coalesced or band.staged)
                 once = once or level == 0
                 weighted = band.exchange == "sums" and table.name in self.options.weighted
                 for reader in readers:
                     asks = self.looked[reader][row]
                     asks = min(asks, 1) if once else asks
-                    requests += asks
                     self.send("ids", reader, owner, asks * (id_bytes + 4 * weighted))
                     self.work[owner] += self.passes * asks * self.copy_s(row_bytes)
                     if band.exchange == "rows":
                         self.send("forward", owner, reader, asks * row_bytes)
             needed = row in self.touched[level][group]
-            self._memory(table, band, owner, row, width, requests, needed)
+            self._memory(table, band, owner, row, width, needed)
         if self.options.training:
             self._sync(band, level, position, slot, row, row_bytes, id_bytes)
 
@@ -201,7 +196,6 @@ class NaiveStep:
                 if row in self.touched[level - 1][child]:
                     self.send("forward", source, holder, row_bytes)
                     self.send("ids", holder, source, id_bytes)
-                    self.requests += source == owner
             self._pass_on(level - 1, child, holder, owner, row, place, row_bytes)
 
     def _memory(
@@ -211,7 +205,6 @@ class NaiveStep:
         owner: int,
         row: int,
         width: int,
-        requests: int,
         needed: bool,
     ) -> None:
         state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
@@ -224,7 +217,7 @@ class NaiveStep:
         def whole(amount: int, grain: int) -> int:
             return math.ceil(amount / grain) * grain
 
-        self.read[owner, first] += requests * whole(size, tiers[0].granularity_bytes)
+        self.read[owner, first] += needed * whole(size, tiers[0].granularity_bytes)
         if self.options.training:
             if row in self.touched[self.K][0]:
                 moved = whole(size + state[table.optimizer], tier.granularity_bytes)

@@ -41,6 +41,7 @@ UNITS: dict[str, Work] = {
     "distinct": Work(distinct_s=1),
     "row": Work(row_s=1),
     "buffer": Work(buffer_bytes_per_s=_ONE_BYTE),
+    "output": Work(output_bytes_per_s=_ONE_BYTE),
     **{name: Work(update=UpdateWork(**{name: 1})) for name in UpdateWork.model_fields},
 }
 
@@ -83,10 +84,11 @@ class WorkTimes:
         """The work as a cluster file has it."""
         found = {name: rounded(seconds) for name, seconds in self.seconds.items()}
         updates = {name: found.pop(name) for name in UpdateWork.model_fields}
-        byte_s = found.pop("buffer")
+        buffer_s, output_s = found.pop("buffer"), found.pop("output")
         return Work(
             **{f"{name}_s": seconds for name, seconds in found.items()},
-            buffer_bytes_per_s=rounded(1 / byte_s) if byte_s else None,
+            buffer_bytes_per_s=rounded(1 / buffer_s) if buffer_s else None,
+            output_bytes_per_s=rounded(1 / output_s) if output_s else None,
             update=UpdateWork(**updates),
             hidden=round(self.hidden, 2),
         )

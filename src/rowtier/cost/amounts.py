@@ -1,12 +1,11 @@
 """Bytes that one row of one copy takes and moves: all of them, as one matrix on the basis.
 
-Memory: every request is served from the holder's first tier. Rows of another tier are
-brought there once per step if any reader needs them, and written back after the update; so
-a row never looks cheaper for lying in slower memory. A row's optimizer state lies beside
-its weights, an update reads and writes the two together, and an access moves whole units
-of the tier's granularity. What buffers are read and written is work, which is counted in seconds:
-`serving` is the holder's, `reading` that of every reader of the copy, `relaying` that of its
-gateways, as if they all had the same to do.
+Memory: a row that any reader needs is read once a step in the holder's first tier; after that it is
+in a cache, and to serve it again is work. Rows of another tier are brought there first, and
+written back after the update; so a row never looks cheaper for lying in slower memory. A row's
+optimizer state lies beside its weights, an update reads and writes the two together, and an access
+moves whole units of the tier's granularity. What buffers are read and written is work, which is
+counted in seconds: `serving` is the holder's, `reading` that of every reader of the copy.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ def amounts_of(
     first, here = next(iter(tree.tiers[kind].values())), tree.tiers[kind][tier]
     parts.weights[tree.columns[tier], -1] = sizes.weight_bytes
     parts.state[tree.columns[tier], -1] = sizes.state_bytes
-    parts.read[tree.columns[first.name]] += rates.requests * whole_bytes(sizes.weight_bytes, first)
+    parts.read[tree.columns[first.name]] += rates.needed * whole_bytes(sizes.weight_bytes, first)
     parts.read[tree.columns[tier]] += _reads(rates, sizes, here, is_first=here is first)
     stored_bytes = whole_bytes(sizes.weight_bytes + sizes.state_bytes, here)
     parts.written[tree.columns[tier]] += rates.updates * stored_bytes
@@ -143,7 +142,7 @@ def _add_work(
 
 
 def _reads(rates: Rates, sizes: RowSizes, tier: Tier, is_first: bool) -> Floats:
-    """Bytes read where the row lies, beside requests: by the update, or to be brought closer."""
+    """Bytes read where the row lies: by the update, or to be brought closer."""
     if is_first or rates.updates.any():
         return rates.updates * whole_bytes(sizes.weight_bytes + sizes.state_bytes, tier)
     return rates.needed * whole_bytes(sizes.weight_bytes, tier)

@@ -62,7 +62,6 @@ class Rates:
     ids: Floats  # ids that pass them towards the row
     sync: Floats  # gradients that the row's holder sends, and receives, for other copies
     sync_ids: Floats
-    requests: Floats  # times the row is read for readers
     packed: Floats  # times the holder packs it: at each hop for all that ask, itself among them
     handed_on: Floats  # the same of all gateways together
     needed: Floats  # probability that a reader of the copy needs the row
@@ -83,7 +82,6 @@ def rates_of(tree: Tree, way: Way, attached: int, training: bool) -> Rates:
         ids=passes,
         sync=sync,
         sync_ids=sync if way.sync == "sparse" else np.zeros_like(sync),
-        requests=_requests(tree, way, attached),
         packed=_packed(tree, way, attached),
         handed_on=_handed_on(tree, way, attached),
         needed=_unit(tree, touched(way.level)),
@@ -116,20 +114,10 @@ def _passes(tree: Tree, way: Way, attached: int) -> Floats:
     return passes
 
 
-def _requests(tree: Tree, way: Way, attached: int) -> Floats:
-    """Reads of the row at its holder: by each reader, or staged by its neighbours' gateways."""
-    if not way.by_gateways:
-        return _unit(tree, way.asked) * tree.sizes[way.level]
-    requests = _unit(tree, touched(0)) * (attached == 0)
-    for level in range(max(1, attached), way.level + 1):
-        requests[touched(level - 1)] += tree.fan_out(level) - (level != attached)
-    return requests
-
-
 def _packed(tree: Tree, way: Way, attached: int) -> Floats:
     """Copies to buffers by the holder: hop by hop one for each group below that needs the row."""
     if not way.by_gateways:
-        return _requests(tree, way, attached)
+        return _unit(tree, way.asked) * tree.sizes[way.level]
     packed = _unit(tree, touched(0)) * 0.0
     for level in range(max(1, attached), way.level + 1):
         packed[touched(level - 1)] += tree.fan_out(level)

@@ -220,7 +220,7 @@ def outputs_work_s(
 ) -> float:
     """Work of a device for what a table's lookups give the model: to write it, and its gradient."""
     passes = 2 if options.training else 1
-    return passes * table_output_bytes(stats, profile) * cluster.work.byte_s
+    return passes * table_output_bytes(stats, profile) * cluster.work.output_byte_s
 
 
 _SENDING = {False: add_sums, True: add_staged_sums}

@@ -128,7 +128,7 @@ class Counter:
     def _line_s(self, table: Table) -> float:
         """Seconds of writing one row or sum that the model gets, and of reading its gradient."""
         passes = 2 if self.options.training else 1
-        return passes * 4 * table.embedding_dim * self.plan.cluster.work.byte_s
+        return passes * 4 * table.embedding_dim * self.plan.cluster.work.output_byte_s
 
     @property
     def step_samples(self) -> int:

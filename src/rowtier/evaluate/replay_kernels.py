@@ -297,12 +297,13 @@ def add_counted(
             asks = lookups - fresh[0] * fact[ONCE]
             work[device] += lookups * cost[LOOK] + asks * cost[ASK]
             if fact[STAGED]:
-                _pass_on(shape, fact, cost, device, holder, fresh, read, flows, work)
+                _pass_on(shape, fact, cost, device, holder, fresh, flows, work)
             else:
                 work[holder] += asks * cost[SERVE]
-                read[holder, fact[FIRST_TIER]] += asks * fact[FIRST]
                 _ask(shape, fact, device, holder, asks, flows)
-            read[holder, fact[TIER]] += fresh[fact[LEVEL] + 1 :].sum() * fact[FETCH]
+            needed = fresh[fact[LEVEL] + 1 :].sum()  # by nobody of the group before
+            read[holder, fact[FIRST_TIER]] += needed * fact[FIRST]
+            read[holder, fact[TIER]] += needed * fact[FETCH]
             for level in range(fact[LEVEL] + 1, levels + 1):
                 up[level, device // sizes[level - 1]] += fresh[level:].sum()
             touched += fresh[levels + 1]
@@ -332,14 +333,11 @@ def _pass_on(
     device: int,
     holder: int,
     fresh: Ints,
-    read: Floats,
     flows: Floats,
     work: Floats,
 ) -> None:
     """Rows go to each group that needs them first: from the holder, or a group's gateway."""
     sizes = shape.sizes
-    if holder == device:
-        read[holder, fact[FIRST_TIER]] += fresh[1:].sum() * fact[FIRST]
     for level in range(1, fact[LEVEL] + 1):
         needed = fresh[level:].sum()
         child, group = device // sizes[level - 1], device // sizes[level]
@@ -354,8 +352,6 @@ def _pass_on(
         flows[IDS, RECEIVED, source, level - 1] += needed * fact[ASKED]
         flows[FORWARD, SENT, source, level - 1] += needed * fact[WEIGHT]
         flows[FORWARD, RECEIVED, target, level - 1] += needed * fact[WEIGHT]
-        if source == holder:
-            read[holder, fact[FIRST_TIER]] += needed * fact[FIRST]
 
 
 @compiled

@@ -150,7 +150,7 @@ def _fixed_s(profile: Profile, cluster: Cluster, sync_weight: float) -> float:
     kinds = {s.table.name if s.table.pooling == "none" else "" for s in profile.stats}
     fixed_s = work.step_s + work.table_s * len(profile.stats) + work.band_s * len(kinds)
     held = output_bytes(profile, tree_of(cluster))
-    fixed_s += 2 * work.byte_s * float(held.max())  # outputs, and their gradients
+    fixed_s += 2 * work.output_byte_s * float(held.max())  # outputs, and their gradients
     wide = [level for level in cluster.levels if level.size > 1]
     if cluster.servers or not wide or not any(stats.lookups for stats in profile.stats):
         return fixed_s

@@ -302,13 +302,13 @@ class SumsRequest:
         return np.asarray(owned.slots[owned.piece == piece.number])
 
     def reads(self) -> tuple[Ints, Ints]:
-        """Pieces of the plan, and how many of their rows are looked up here, one by one."""
+        """Pieces of the plan, and how many of their rows are read here, whoever asks how often."""
         if len(self.bundle.tables) > 1:
             starts, _, numbers = self.bundle.pooled_bands
-            span = np.searchsorted(starts, self._address, side="right") - 1
+            span = np.searchsorted(starts, np.unique(self._address), side="right") - 1
             return numbers, np.bincount(span, minlength=len(numbers))
         alone = [self.bundle.spans[piece.number].numbers[0] for piece in self.pieces]
-        counts = [len(self.slots_of(piece)) for piece in self.pieces]
+        counts = [len(np.unique(self.slots_of(piece))) for piece in self.pieces]
         return np.array(alone, dtype=np.int64), np.array(counts, dtype=np.int64)
 
     def _own(self, address: Ints, readers: Ints) -> tuple[Ints, Ints]:
