@@ -38,6 +38,7 @@ class Work(Noun):
     round_s: Seconds = Field(default=0.0, alias="round")  # of an exchange, beside its latency
     table_s: Seconds = Field(default=0.0, alias="table")
     band_s: Seconds = Field(default=0.0, alias="band")
+    copied_s: Seconds = Field(default=0.0, alias="copied")  # more for a band that has copies
     lookup_s: Seconds = Field(default=0.0, alias="lookup")
     distinct_s: Seconds = Field(default=0.0, alias="distinct")
     row_s: Seconds = Field(default=0.0, alias="row")

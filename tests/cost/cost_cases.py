@@ -110,6 +110,7 @@ def works(draw: st.DrawFn) -> Work:
         round_s=draw(seconds(7e-6)),
         table_s=draw(seconds(1e-6)),
         band_s=draw(seconds(3e-6)),
+        copied_s=draw(seconds(2e-6)),
         lookup_s=draw(seconds(2e-8, 1e-6)),
         distinct_s=draw(seconds(4e-8, 1e-6)),
         row_s=draw(seconds(5e-8, 2e-6)),

@@ -12,7 +12,7 @@ from rowtier.cost.bundling import bundle_key, pieces_run
 from rowtier.cost.load import Load, total_load
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.tree import tree_of
+from rowtier.cost.tree import Tree, tree_of
 from rowtier.work import UpdateWork, Work
 
 FLOWS = ("ids", "forward", "sync", "sync_ids")
@@ -134,8 +134,10 @@ def test_loads_of_tables_add_up_to_the_step(case) -> None:
     cost = step_cost(bands, profile, cluster, options=options)
     tree, tables = tree_of(cluster), [s.table for s in profile.stats]
     alone = [t for t in tables if bundle_key(t, bands[t.name], tree) is None]
-    shared = cost.bands - sum(len(bands[table.name]) for table in alone)
-    expected = cost.step_s - shared * cluster.work.band_s  # of bands that tables have together
+    every = cost.pieces.work_s(cluster.work, options.training)
+    own = pieces_run([(t, bands[t.name]) for t in alone], tree)
+    shared_s = every - own.work_s(cluster.work, options.training)
+    expected = cost.step_s - shared_s  # without the bands that tables have together
     assert total_load(loads).step_s(cluster, options) == pytest.approx(expected, rel=1e-9)
 
 
@@ -307,8 +309,13 @@ def _work_s(walk: Walk) -> np.ndarray:
     work, tree = walk.cluster.work, tree_of(walk.cluster)
     placed = [(stats.table, walk.bands[stats.table.name]) for stats in walk.profile.stats]
     fixed = work.step_s + work.round_s * sum(map(sum, rounds(walk)))
-    fixed += work.table_s * len(walk.bands) + work.band_s * pieces_run(placed, tree).pieces
+    fixed += work.table_s * len(walk.bands) + _bands_s(walk, placed, tree)
     return np.array([walk.work[h] + fixed for h in range(walk.cluster.num_holders)])
+
+
+def _bands_s(walk: Walk, placed: list, tree: Tree) -> float:
+    run, work = pieces_run(placed, tree), walk.cluster.work
+    return work.band_s * run.pieces + work.copied_s * run.copied * walk.options.training
 
 
 def _link_s(walk: Walk, index: int, phases: list[str]) -> np.ndarray:

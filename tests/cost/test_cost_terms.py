@@ -115,7 +115,8 @@ def test_terms_are_no_more_than_an_even_plan_where_things_run_side_by_side(
 def _fixed_s(cost: StepCost, cluster: Cluster) -> float:
     """What a row has no part in: waiting, and work of steps, rounds, tables and bands."""
     work, rounds = cluster.work, sum(cost.phases().values())
-    work_s = work.step_s + work.round_s * rounds + work.table_s + work.band_s
+    work_s = work.step_s + work.round_s * rounds + work.table_s
+    work_s += cost.pieces.work_s(work, training=True)
     work_s += 2 * work.output_byte_s * float(cost.memory.outputs.max())
     shares = turn_shares(tree_of(cluster), "levels")
     waits_s = shares @ (cost.time.exchange_latency_s + cost.time.sync_latency_s)

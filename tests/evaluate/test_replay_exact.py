@@ -196,7 +196,8 @@ def assert_waits_and_works(
     synced = 2 * (found.flows["sync"].sent > 0).any(axis=0)
     fixed = work.step_s + work.round_s * (rounds.sum() + synced.sum())
     fixed += work.table_s * len(plan.bands)
-    fixed += work.band_s * pieces_run(plan, tree_of(plan.cluster)).pieces
+    run = pieces_run(plan, tree_of(plan.cluster))
+    fixed += work.band_s * run.pieces + work.copied_s * run.copied * training
     holders = range(plan.cluster.num_holders)
     works = np.array([fixed + expected.work[holder] for holder in holders])
     assert found.time.work_s == pytest.approx(works, rel=1e-9, abs=1e-15)

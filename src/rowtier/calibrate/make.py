@@ -114,7 +114,10 @@ def calibrate(
         _check_alike(together(job, lambda: _prepare(job, options, output)))
         tick = _ticks(_steps(job, options), progress)
         tiers = _time_tiers(job, options, tick)
-        found = Calibration(options.name, options.row_bytes, tiers, links.time_links(job, tick))
+        between = links.time_links(job, tick)
+        # A second time: what disturbs a machine for a moment is not there a while later.
+        tiers = (tiers[0].mean_with(_time_memory(job, options, tick)), *tiers[1:])
+        found = Calibration(options.name, options.row_bytes, tiers, between)
         if has_torch():
             found = replace(
                 found, work=work.time_work(job, found.cluster, tick, quick=options.quick)
@@ -149,10 +152,15 @@ def _check_alike(starts: list[str]) -> None:
 def _time_tiers(job: Job, options: CalibrateOptions, tick: Tick) -> tuple[TierTimes, ...]:
     """Every rank times at once, since that is how training uses memory."""
     local, folder = job.local_world, options.disk
-    tiers = [together(job, lambda: memory.time_memory(local, options.memory_bytes, tick))]
+    tiers = [_time_memory(job, options, tick)]
     if folder is not None:
-        tiers.append(together(job, lambda: disk.time_disk(folder, local, tick)))
-    return tuple(map(slowest, tiers))
+        tiers.append(slowest(together(job, lambda: disk.time_disk(folder, local, tick))))
+    return tuple(tiers)
+
+
+def _time_memory(job: Job, options: CalibrateOptions, tick: Tick) -> TierTimes:
+    local = job.local_world
+    return slowest(together(job, lambda: memory.time_memory(local, options.memory_bytes, tick)))
 
 
 def _write(job: Job, found: Calibration, output: Path | None) -> bool:
@@ -181,7 +189,7 @@ def _is_ours(output: Path) -> bool:
 
 
 def _steps(job: Job, options: CalibrateOptions) -> int:
-    tiers = memory.STEPS + (disk.STEPS if options.disk is not None else 0)
+    tiers = 2 * memory.STEPS + (disk.STEPS if options.disk is not None else 0)
     return tiers + links.steps(job) + (work.STEPS if has_torch() else 0)
 
 

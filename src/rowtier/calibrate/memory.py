@@ -19,7 +19,7 @@ from rowtier.units import show_bytes
 TABLE_BYTES = 256 * MIB  # far more than caches hold
 MOVED_BYTES = 16 * MIB  # per repeat
 BUFFER_BYTES = MIB // 8  # stays in the cache, so that only the table's side is timed
-REPEATS = 7
+REPEATS = 15
 # A cache line, or what is fetched with it; from 512 on the cost model sees a disk.
 GRANULARITIES = (64, 128, 256)
 STEPS = len(ROW_BYTES) + 1

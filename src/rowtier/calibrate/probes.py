@@ -54,6 +54,11 @@ class Shape:
         return self.rows_by_rank(table)[np.minimum(ranks, self.rows - 1)]
 
     @property
+    def is_small(self) -> bool:
+        """Whether a step is over before its rows matter."""
+        return self.tables * self.batch * self.length <= 10_000
+
+    @property
     def profile(self) -> Profile:
         """The statistics that batches are drawn from."""
         samples = int(_COUNTED) // self.length
@@ -83,7 +88,10 @@ class Shape:
 
 
 SHAPES = (
+    Shape(1, 10_000, 16, 1, 32),
     Shape(26, 10_000, 16, 1, 32),
+    Shape(26, 20_000, 64, 3, 64),
+    Shape(4, 20_000, 64, 5, 32, pooled=False),
     Shape(4, 50_000, 64, 1, 64),
     Shape(4, 50_000, 64, 10, 256),
     Shape(8, 50_000, 64, 10, 1024),
@@ -91,17 +99,19 @@ SHAPES = (
     Shape(4, 50_000, 128, 10, 512),
     Shape(26, 20_000, 64, 1, 2048),
     Shape(4, 50_000, 64, 20, 512, pooled=False),
+    Shape(2, 100_000, 64, 20, 2048, pooled=False),
     Shape(4, 50_000, 64, 10, 1024, optimizer="adagrad"),
     Shape(4, 50_000, 64, 10, 1024, optimizer="rowwise_adagrad"),
     Shape(4, 50_000, 64, 10, 1024, optimizer="adam"),
 )
+WAYS = ("owners", "rows", "sums", "copies", "only copies")
 
 
 def plans(shape: Shape, cluster: Cluster) -> Iterator[Plan]:
     """Ways to place the tables of a shape that differ in what ranks have to do."""
     profile = shape.profile
-    for way in ("alone",) if cluster.num_devices == 1 else ("owners", "rows", "sums", "copies"):
-        if way == "sums" and not shape.pooled:
+    for way in ("alone",) if cluster.num_devices == 1 else WAYS:
+        if (way == "sums" and not shape.pooled) or (way == "only copies" and not shape.is_small):
             continue
         bands: Bands = {
             stats.table.name: tuple(_bands(way, shape, number, cluster))
@@ -125,7 +135,8 @@ def _bands(way: str, shape: Shape, number: int, cluster: Cluster) -> Iterator[Ba
     elif way == "sums":
         yield whole.model_copy(update={"exchange": "sums"})
     else:
-        hot = max(1, rows // HOT)
+        hot = rows if way == "only copies" else max(1, rows // HOT)
         copies = {"stop": hot, "scope": "device", "coalesced": True, "sync": "sparse", "offset": 0}
         yield whole.model_copy(update=copies)
-        yield whole.model_copy(update={"start": hot, "coalesced": True})
+        if hot < rows:
+            yield whole.model_copy(update={"start": hot, "coalesced": True})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rowtier.calibrate.fit import Grain, fit_grain
@@ -32,6 +32,15 @@ class TierTimes:
         """Granularity and bandwidth for rows that are read as often as written, as in training."""
         both = [(read + write) / 2 for read, write in zip(self.read_s, self.write_s, strict=True)]
         return fit_grain(ROW_BYTES, both, typical_row_bytes, self.granularities)
+
+    def mean_with(self, other: TierTimes) -> TierTimes:
+        """The means of two times of everything."""
+        rates = ("sequential_read_bytes_per_s", "sequential_write_bytes_per_s")
+        means = {name: (getattr(self, name) + getattr(other, name)) / 2 for name in rates}
+        for name in ("read_s", "write_s"):
+            pairs = zip(getattr(self, name), getattr(other, name), strict=True)
+            means[name] = tuple((one + two) / 2 for one, two in pairs)
+        return replace(self, **means)
 
     def tier(self, typical_row_bytes: int) -> Tier:
         """The tier as a cluster file has it."""

@@ -7,7 +7,7 @@ counts: asked with one coefficient at a time, it gives the counts itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import median
 from time import perf_counter
@@ -25,10 +25,10 @@ from rowtier.cost.step import step_cost
 from rowtier.plan.plan import Plan
 from rowtier.work import UpdateWork, Work
 
-WARM_UP = 3
-LEAST_ROUNDS, MOST_ROUNDS, QUICK_ROUNDS = 12, 60, 2
-SHAPE_S = 4.0  # after which a shape is not repeated any more, whether its halves agree or not
-AGREE = 0.10  # medians of two halves of the repeats, relative
+LEAST_PASSES, MOST_PASSES, QUICK_PASSES = 8, 40, 1  # over all steps
+ROUNDS = 4  # of each step in a pass; a fifth, the first, is not timed
+LONGEST_S = 40.0  # after which steps are not repeated any more, whether halves agree or not
+AGREE = 0.10  # medians of two halves of the passes, relative
 BATCHES = 4
 _ONE_BYTE = 1.0  # per second: a byte in a buffer then takes a second
 
@@ -37,6 +37,7 @@ UNITS: dict[str, Work] = {
     "round": Work(round_s=1),
     "table": Work(table_s=1),
     "band": Work(band_s=1),
+    "copied": Work(copied_s=1),
     "lookup": Work(lookup_s=1),
     "distinct": Work(distinct_s=1),
     "row": Work(row_s=1),
@@ -124,34 +125,81 @@ class WorkTimes:
         }
 
 
-STEPS = len(SHAPES)
+STEPS = LEAST_PASSES
 
 
 def time_work(job: Job, cluster: Cluster, tick: Tick, *, quick: bool = False) -> WorkTimes:
     """Time steps on the cluster that was measured so far; all ranks return the same.
 
-    `quick` times each a few times, agree or not.
+    All steps take turns, pass after pass, so that what disturbs the machine for a while touches
+    all of them; `quick` makes one pass.
     """
-    found: list[StepSample] = []
-    for shape in SHAPES:
-        found += _time_shape(job, shape, cluster, QUICK_ROUNDS if quick else MOST_ROUNDS)
-        tick()
+    probes = [_Probe.of(job, shape, plan) for shape in SHAPES for plan in plans(shape, cluster)]
+    passes = _passes(job, probes, QUICK_PASSES if quick else MOST_PASSES, tick)
+    found = [probe.sample(passes[:, :, at]) for at, probe in enumerate(probes)]
     hidden = time_hidden(job, cluster, quick=quick) if job.world > 1 else 0.0
     return WorkTimes(tuple(found), _agreed(job, hidden))
 
 
-def _time_shape(job: Job, shape: Shape, cluster: Cluster, most_rounds: int) -> Iterator[StepSample]:
-    made = list(plans(shape, cluster))
-    times = _time_steps(job, shape, made, most_rounds)
-    for plan, samples in zip(made, times.T, strict=True):
-        halves = median(samples[::2]), median(samples[1::2])
-        yield StepSample(
-            name=f"{shape.tables} tables × {shape.dim}, batch {shape.batch}, {plan.method}",
-            time_s=median(samples.tolist()),
+@dataclass(frozen=True, eq=False)
+class _Probe:
+    """A step that is timed."""
+
+    shape: Shape
+    plan: Plan
+    step: Callable[[int], None]
+
+    @classmethod
+    def of(cls, job: Job, shape: Shape, plan: Plan) -> _Probe:
+        return cls(shape, plan, _step_of(job, shape, plan))
+
+    def sample(self, times: Any) -> StepSample:
+        """What its times, passes × rounds, come to."""
+        shape = self.shape
+        halves = [median(half.reshape(-1).tolist()) for half in (times[::2], times[1::2])]
+        if not len(times[1::2]):  # one pass: rounds instead
+            halves = [median(times[:, at::2].reshape(-1).tolist()) for at in (0, 1)]
+        return StepSample(
+            name=f"{shape.tables} tables × {shape.dim}, batch {shape.batch}, {self.plan.method}",
+            time_s=median(times.reshape(-1).tolist()),
             spread=max(halves) / min(halves) - 1,
-            known_s=_known_s(plan),
-            counts=_counts(plan),
+            known_s=_known_s(self.plan),
+            counts=_counts(self.plan),
         )
+
+
+def _passes(job: Job, probes: list[_Probe], most: int, tick: Tick) -> Any:
+    """Seconds of the slowest rank, passes × rounds × probes: until halves of the passes agree."""
+    found: list[Any] = []
+    started = perf_counter()
+    while True:
+        found.append(_slowest(job, _pass(job, probes, len(found))))
+        if len(found) <= LEAST_PASSES:
+            tick()
+        times = np.array(found)
+        enough = len(found) >= min(LEAST_PASSES, most) and _halves_agree(times)
+        late = _agreed(job, perf_counter() - started) > LONGEST_S
+        if enough or late or len(found) >= most:
+            return times
+
+
+def _halves_agree(times: Any) -> bool:
+    first, second = (np.median(times[at::2], axis=(0, 1)) for at in (0, 1))
+    return bool((np.maximum(first, second) <= (1 + AGREE) * np.minimum(first, second)).all())
+
+
+def _pass(job: Job, probes: list[_Probe], number: int) -> Any:
+    """Seconds of this rank, rounds × probes."""
+    times = np.zeros((ROUNDS, len(probes)))
+    turns = range(len(probes)) if number % 2 else reversed(range(len(probes)))
+    for at in turns:
+        probes[at].step(number)  # its rows are in no cache yet
+        for turn in range(ROUNDS):
+            _barrier(job)
+            start = perf_counter()
+            probes[at].step(number + turn + 1)
+            times[turn, at] = perf_counter() - start
+    return times
 
 
 def _known_s(plan: Plan) -> float:
@@ -172,40 +220,6 @@ def _counts(plan: Plan) -> tuple[float, ...]:
 
 def _with_work(cluster: Cluster, work: Work) -> Cluster:
     return cluster.model_copy(update={"work": work})
-
-
-def _time_steps(job: Job, shape: Shape, made: list[Plan], most_rounds: int) -> Any:
-    """Seconds of the slowest rank, rounds × plans: in turns, until halves of them agree."""
-    steps = [_step_of(job, shape, plan) for plan in made]
-    for number in range(WARM_UP):
-        for step in steps:
-            step(number)
-    rounds: list[list[float]] = []
-    started = perf_counter()
-    while True:
-        more = min(LEAST_ROUNDS if not rounds else 6, most_rounds)
-        rounds += _rounds(job, steps, len(rounds), more)
-        times = np.array(rounds)
-        halves = np.median(times[::2], axis=0), np.median(times[1::2], axis=0)
-        agree = bool((np.maximum(*halves) <= (1 + AGREE) * np.minimum(*halves)).all())
-        late = _agreed(job, perf_counter() - started) > SHAPE_S
-        if agree or late or len(rounds) >= most_rounds:
-            return times
-
-
-def _rounds(
-    job: Job, steps: list[Callable[[int], None]], first: int, count: int
-) -> list[list[float]]:
-    found = np.zeros((count, len(steps)))
-    for number in range(first, first + count):
-        turns = range(len(steps)) if number % 2 else reversed(range(len(steps)))
-        for at in turns:
-            _barrier(job)
-            start = perf_counter()
-            steps[at](number)
-            found[number - first, at] = perf_counter() - start
-    slowest: list[list[float]] = _slowest(job, found).tolist()
-    return slowest
 
 
 def _step_of(job: Job, shape: Shape, plan: Plan) -> Callable[[int], None]:

@@ -14,6 +14,7 @@ from rowtier.band import Band, layers_of
 from rowtier.cost.rates import Way
 from rowtier.cost.tree import Tree
 from rowtier.tables import Table
+from rowtier.work import Work
 
 MOST_ROWS = 2**31 - 1  # of a bundle: addresses of 4 bytes
 TableBands = Iterable[tuple[Table, Sequence[Band]]]
@@ -62,15 +63,22 @@ class PiecesRun:
 
     bundles: int
     pieces: int
+    copied: int  # pieces that have several copies, which are kept equal
+
+    def work_s(self, work: Work, training: bool) -> float:
+        """Seconds that the pieces take, whatever they are asked for."""
+        return work.band_s * self.pieces + work.copied_s * self.copied * training
 
 
 def pieces_run(tables: TableBands, tree: Tree) -> PiecesRun:
     """How many bundles and pieces the runtime runs for the tables of a plan."""
     bands_of = {table.name: (table, bands) for table, bands in tables}
     names = bundled(bands_of.values(), tree)
-    pieces = 0
+    pieces = copied = 0
     for together in names:
         bands = [band for name in together for band in bands_of[name][1]]
-        alone = len(together) == 1
-        pieces += len(bands) if alone else len({piece_key(band, tree) for band in bands})
-    return PiecesRun(len(names), pieces)
+        if len(together) > 1:
+            bands = list({piece_key(band, tree): band for band in bands}.values())
+        pieces += len(bands)
+        copied += sum(tree.sizes[tree.scopes[band.scope]] < tree.devices for band in bands)
+    return PiecesRun(len(names), pieces, copied)

@@ -51,7 +51,7 @@ class Load:
         alone = replace(profile, stats=(stats,))
         cost = step_cost({stats.table.name: bands}, alone, cluster, None, options)
         shared = bundle_key(stats.table, bands, tree_of(cluster)) is not None
-        return cls._of(cost, cost.bands * cluster.work.band_s * shared)
+        return cls._of(cost, cost.pieces.work_s(cluster.work, options.training) * shared)
 
     @classmethod
     def _of(cls, cost: StepCost, shared_s: float) -> Load:

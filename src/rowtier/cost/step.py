@@ -15,6 +15,7 @@ import numpy as np
 from rowtier.band import Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.amounts import Parts
+from rowtier.cost.bundling import PiecesRun
 from rowtier.cost.deal import known_rows
 from rowtier.cost.links import Flow
 from rowtier.cost.memory import MemoryUse, all_remap_bytes, in_first_tier, output_bytes
@@ -85,7 +86,7 @@ class StepCost:
     time: StepTime
     tables: tuple[TableCost, ...]
     own_work_s: Floats  # of every holder, but for what a step and its rounds take
-    bands: int  # that the runtime runs: those of tables that are alike are one
+    pieces: PiecesRun  # that the runtime runs: bands of tables that are alike are one
 
     @property
     def step_s(self) -> float:
@@ -123,7 +124,7 @@ class StepCost:
             "the step": work.step_s,
             "rounds": work.round_s * sum(self.phases().values()),
             "tables": work.table_s * len(self.tables),
-            "bands": work.band_s * self.bands,
+            "bands": self.pieces.work_s(work, self.links.phases.training),
         }
         whole_s = float(self.time.work_s[self.time.slowest])
         return parts | {"lookups and rows": max(0.0, whole_s - sum(parts.values()))}

@@ -16,7 +16,7 @@ import numpy as np
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.amounts import Parts, RowSizes, all_amounts, amounts_of
-from rowtier.cost.bundling import pieces_run
+from rowtier.cost.bundling import PiecesRun, pieces_run
 from rowtier.cost.deal import Dealt, deal
 from rowtier.cost.gather import Gather
 from rowtier.cost.links import Sending, add_staged_sums, add_sums
@@ -125,14 +125,14 @@ class Tally:
         packed = self._packed.flow()
         work_s = own.serving[0] + self._own_sums_s + (packed.sent + packed.received).sum(axis=1)
         reading_s = sum(Parts.of(self.tree, g.by_place).reading.sum() for g in self._gathers)
-        fixed_s = work.table_s * self._tables + work.band_s * self.pieces
+        fixed_s = work.table_s * self._tables + self.pieces.work_s(work, self.options.training)
         work_s[:devices] += reading_s + self._relayed.handed_on + self._outputs_s.sum()
         return np.asarray(work_s + fixed_s)
 
     @cached_property
-    def pieces(self) -> int:
-        """How many bands the runtime runs: those of tables that are alike are one."""
-        return pieces_run(self._placed, self.tree).pieces
+    def pieces(self) -> PiecesRun:
+        """What the runtime runs: bands of tables that are alike are one."""
+        return pieces_run(self._placed, self.tree)
 
     def table_work_s(self) -> Floats:
         """The same of each table, all holders together, but for what every band takes."""

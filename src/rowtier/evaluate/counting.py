@@ -113,8 +113,8 @@ class Counter:
     @property
     def _fixed_s(self) -> float:
         """Work that tables and bands take, whatever they are asked for."""
-        work, pieces = self.plan.cluster.work, pieces_run(self.plan, self.tree).pieces
-        return work.table_s * len(self.plan.bands) + work.band_s * pieces
+        work, pieces = self.plan.cluster.work, pieces_run(self.plan, self.tree)
+        return work.table_s * len(self.plan.bands) + pieces.work_s(work, self.options.training)
 
     @property
     def _pooled_s(self) -> Floats:

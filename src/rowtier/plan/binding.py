@@ -87,7 +87,7 @@ def _work(cost: StepCost) -> str:
     each = {
         "rounds": f", {rounds} of {show_seconds(work.round_s)}",
         "tables": f", {len(cost.tables)} of {show_seconds(work.table_s)}",
-        "bands": f", {cost.bands} of {show_seconds(work.band_s)}",
+        "bands": f", {cost.pieces.pieces} of them",
     }
     return f"{show_seconds(parts[most])} of {show_seconds(total_s)} for {most}{each.get(most, '')}"
 
