@@ -27,8 +27,8 @@ class Work(Noun):
     """Seconds of a rank's own work, each for one of something.
 
     A *distinct* row is one that a reader fetches once for all its lookups. A *row* is one written
-    to or read from a buffer: packed for a reader, unpacked by it, and the same for gradients,
-    partial sums and copies. `buffer` is the rate at which the bytes of such rows are written, read
+    to or read from a buffer: packed for a reader, unpacked by it, and the same for gradients and
+    copies; a *sum* is the same of a partial sum. `buffer` is the rate at which the bytes of such rows are written, read
     and added up, `output` that of what the model gets, and of its gradients. `hidden` is the share
     of the rest of the model's time beside which a pipeline can keep copies equal; without one it
     is 0.
@@ -42,10 +42,15 @@ class Work(Noun):
     lookup_s: Seconds = Field(default=0.0, alias="lookup")
     distinct_s: Seconds = Field(default=0.0, alias="distinct")
     row_s: Seconds = Field(default=0.0, alias="row")
+    sum_s: Seconds = Field(default=0.0, alias="sum")
     buffer_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="buffer")
     output_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="output")
     update: UpdateWork = UpdateWork()
     hidden: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+
+    def sum_copy_s(self, sum_bytes: float) -> float:
+        """The same of a partial sum."""
+        return self.sum_s + sum_bytes * self.byte_s
 
     def copy_s(self, row_bytes: float) -> float:
         """Seconds of writing a row of this size to a buffer, or of reading it there."""

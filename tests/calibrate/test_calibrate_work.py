@@ -23,6 +23,7 @@ TRUE = Work(
     lookup_s=2e-8,
     distinct_s=5e-8,
     row_s=3e-8,
+    sum_s=6e-8,
     buffer_bytes_per_s=4e9,
     output_bytes_per_s=3e9,
     update=UpdateWork(sgd=1e-8, adagrad=4e-8, rowwise_adagrad=5e-8, adam=8e-8),
@@ -68,7 +69,7 @@ def test_the_model_is_a_sum_of_counts_times_coefficients() -> None:
         "output": lambda work: work.output_byte_s,
     } | {
         name: lambda work, name=name: getattr(work, f"{name}_s")
-        for name in ("step", "round", "table", "band", "copied", "lookup", "distinct", "row")
+        for name in ("step", "round", "table", "band", "copied", "lookup", "distinct", "row", "sum")
     }
     unit |= {name: lambda work, name=name: work.update_s(name) for name in UpdateWork.model_fields}
     for plan in plans(SHAPES[3], two_ranks()):

@@ -114,6 +114,7 @@ def works(draw: st.DrawFn) -> Work:
         lookup_s=draw(seconds(2e-8, 1e-6)),
         distinct_s=draw(seconds(4e-8, 1e-6)),
         row_s=draw(seconds(5e-8, 2e-6)),
+        sum_s=draw(seconds(6e-8, 1e-6)),
         buffer_bytes_per_s=draw(st.sampled_from([None, 1e8, 4e9])),
         output_bytes_per_s=draw(st.sampled_from([None, 2e8, 3e9])),
         update=UpdateWork(

@@ -354,7 +354,7 @@ class Table:
         for column in range(table.embedding_dim):
             # Columns that the same bands have travel as one sum, which is packed as one row.
             sum_s = table.item_bytes / rate if rate else 0.0
-            sum_s += walk.cluster.work.row_s if column in edges else 0.0
+            sum_s += walk.cluster.work.sum_s if column in edges else 0.0
             self.sum = batch * table.item_bytes, batch * walk.passes * sum_s
             for staged in (False, True):
                 here = [

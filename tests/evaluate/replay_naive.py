@@ -260,7 +260,7 @@ class NaiveStep:
             # Columns that the same bands have travel as one sum, which is packed as one row.
             rate = self.cluster.work.buffer_bytes_per_s
             self.sum_s = table.item_bytes / rate if rate else 0.0
-            self.sum_s += self.cluster.work.row_s if column in edges else 0.0
+            self.sum_s += self.cluster.work.sum_s if column in edges else 0.0
             for staged in (False, True):
                 hit = {
                     self._holder(band, reader, owner[row][0])

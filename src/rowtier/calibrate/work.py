@@ -41,6 +41,7 @@ UNITS: dict[str, Work] = {
     "lookup": Work(lookup_s=1),
     "distinct": Work(distinct_s=1),
     "row": Work(row_s=1),
+    "sum": Work(sum_s=1),
     "buffer": Work(buffer_bytes_per_s=_ONE_BYTE),
     "output": Work(output_bytes_per_s=_ONE_BYTE),
     **{name: Work(update=UpdateWork(**{name: 1})) for name in UpdateWork.model_fields},

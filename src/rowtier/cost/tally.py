@@ -204,7 +204,7 @@ class Tally:
     ) -> None:
         """Whoever sends a sum packs it, whoever gets it unpacks it; sums for oneself are both."""
         passes, tree = 2 if self.options.training else 1, self.tree
-        sum_s = passes * tree.cluster.work.copy_s(width * subject.stats.table.item_bytes)
+        sum_s = passes * tree.cluster.work.sum_copy_s(width * subject.stats.table.item_bytes)
         if not sum_s:
             return
         batch_s = sum_s * subject.batch_size

@@ -238,6 +238,6 @@ def _views(table: Table, layers: list[Layer], tree: Tree, options: CostOptions) 
                 inside[layer, classes] |= band.staged == staged and low <= first and last <= high
             if inside.any():
                 sum_bytes = (last - first) * table.item_bytes
-                sum_s = (2 if options.training else 1) * tree.cluster.work.copy_s(sum_bytes)
+                sum_s = (2 if options.training else 1) * tree.cluster.work.sum_copy_s(sum_bytes)
                 views.append(SumsView(staged, sum_bytes, sum_s, inside))
     return views

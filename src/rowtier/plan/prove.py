@@ -140,7 +140,7 @@ def _sums_s(stats: TableStats, profile: Profile, cluster: Cluster) -> Floats:
     moved = sums_bytes(whole, profile, stats, MASSES * tree.devices, cluster) / tree.devices
     sums = profile.batch_size * Bags.of(stats).sums(MASSES)
     # The owner packs a sum and the reader unpacks it, and so with gradients.
-    work_s = 4 * sums * cluster.work.copy_s(stats.table.row_bytes)
+    work_s = 4 * sums * cluster.work.sum_copy_s(stats.table.row_bytes)
     return np.asarray(2 * link_s_per_byte(tree) @ moved + work_s)
 
 

@@ -291,7 +291,7 @@ def sums_work_seconds(
     The owner packs as many sums as the readers unpack.
     """
     passes = 2 if options.training else 1
-    each_s = 2 * passes * cluster.work.copy_s(stats.table.row_bytes)
+    each_s = 2 * passes * cluster.work.sum_copy_s(stats.table.row_bytes)
     return np.asarray(profile.batch_size * each_s * Bags.of(stats).sums(mass))
 
 
