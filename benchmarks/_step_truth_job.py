@@ -108,8 +108,18 @@ def plans_of(profile: Profile, cluster: Cluster) -> dict[str, Plan]:
 def first_alike(plans: dict[str, Plan]) -> dict[str, str]:
     """By the name of each plan that of the first one with equal bands, maybe its own."""
     return {
-        name: next(other for other, one in plans.items() if one.bands == plan.bands)
+        name: next(other for other, one in plans.items() if as_run(one) == as_run(plan))
         for name, plan in plans.items()
+    }
+
+
+def as_run(plan: Plan) -> Any:
+    """The bands, without what says how rows are exchanged if there is nobody to exchange with."""
+    if plan.cluster.num_devices > 1:
+        return plan.bands
+    return {
+        name: [(band.start, band.stop, band.columns, band.tier) for band in bands]
+        for name, bands in plan.bands.items()
     }
 
 

@@ -13,6 +13,7 @@ import pytest
 from cli.run import run
 
 from rowtier.calibrate.links import MESSAGE_BYTES
+from rowtier.calibrate.probes import WAYS
 from rowtier.cluster import Cluster
 
 pytest.importorskip("torch")
@@ -49,7 +50,7 @@ def assert_links(links: list[dict[str, Any]]) -> None:
 
 def assert_work(work: dict[str, Any], cluster: Cluster) -> None:
     ways = {step["name"].rsplit(", ", 1)[1] for step in work["steps"]}
-    assert ways == {"owners", "rows", "sums", "copies"}
+    assert ways == set(WAYS)
     assert all(step["time_s"] > 0 and step["known_s"] > 0 for step in work["steps"])
     assert 0 <= work["hidden"] <= 1
     assert cluster.work.round_s > 0 or cluster.work.step_s > 0

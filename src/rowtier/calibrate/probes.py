@@ -58,6 +58,12 @@ class Shape:
         """Whether a step is over before its rows matter."""
         return self.tables * self.batch * self.length <= 10_000
 
+    def has(self, way: str) -> bool:
+        """Whether a way to place the tables tells something new about them."""
+        if way in ("sums", "plain"):  # pooled rows are not fetched lookup by lookup
+            return self.pooled == (way == "sums")
+        return way != "only copies" or self.is_small
+
     @property
     def profile(self) -> Profile:
         """The statistics that batches are drawn from."""
@@ -98,26 +104,30 @@ SHAPES = (
     Shape(8, 50_000, 16, 10, 2048),
     Shape(4, 50_000, 128, 10, 512),
     Shape(26, 20_000, 64, 1, 2048),
+    Shape(8, 500, 16, 1, 4096),
     Shape(4, 50_000, 64, 20, 512, pooled=False),
     Shape(2, 100_000, 64, 20, 2048, pooled=False),
     Shape(4, 50_000, 64, 10, 1024, optimizer="adagrad"),
     Shape(4, 50_000, 64, 10, 1024, optimizer="rowwise_adagrad"),
     Shape(4, 50_000, 64, 10, 1024, optimizer="adam"),
 )
-WAYS = ("owners", "rows", "sums", "copies", "only copies")
+WAYS = ("owners", "rows", "plain", "sums", "copies", "only copies")
 
 
 def plans(shape: Shape, cluster: Cluster) -> Iterator[Plan]:
     """Ways to place the tables of a shape that differ in what ranks have to do."""
     profile = shape.profile
     for way in ("alone",) if cluster.num_devices == 1 else WAYS:
-        if (way == "sums" and not shape.pooled) or (way == "only copies" and not shape.is_small):
-            continue
-        bands: Bands = {
-            stats.table.name: tuple(_bands(way, shape, number, cluster))
-            for number, stats in enumerate(profile.stats)
-        }
-        yield Plan.build(way, profile, cluster, bands)
+        if shape.has(way):
+            yield _placed(way, shape, profile, cluster)
+
+
+def _placed(way: str, shape: Shape, profile: Profile, cluster: Cluster) -> Plan:
+    bands: Bands = {
+        stats.table.name: tuple(_bands(way, shape, number, cluster))
+        for number, stats in enumerate(profile.stats)
+    }
+    return Plan.build(way, profile, cluster, bands)
 
 
 def _bands(way: str, shape: Shape, number: int, cluster: Cluster) -> Iterator[Band]:
@@ -132,6 +142,8 @@ def _bands(way: str, shape: Shape, number: int, cluster: Cluster) -> Iterator[Ba
         yield whole.model_copy(update={**changes, "offset": 0})
     elif way == "rows":
         yield whole.model_copy(update={"coalesced": True})
+    elif way == "plain":
+        yield whole
     elif way == "sums":
         yield whole.model_copy(update={"exchange": "sums"})
     else:

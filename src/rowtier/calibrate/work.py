@@ -231,9 +231,10 @@ def _step_of(job: Job, shape: Shape, plan: Plan) -> Callable[[int], None]:
 
     embeddings = ShardedEmbeddings(plan, local_world_size=job.local_world)
     random = np.random.default_rng((7, job.rank))
+    lengths = torch.full((shape.batch,), shape.length)
     batches = [
         {
-            stats.table.name: torch.from_numpy(shape.ids(number, random))
+            stats.table.name: (torch.from_numpy(shape.ids(number, random).reshape(-1)), lengths)
             for number, stats in enumerate(plan.profile.stats)
         }
         for _ in range(BATCHES)
@@ -243,7 +244,8 @@ def _step_of(job: Job, shape: Shape, plan: Plan) -> Callable[[int], None]:
     gradient = torch.full((lines, shape.dim), 1e-3)
 
     def step(number: int) -> None:
-        outputs = list(embeddings(batches[number % BATCHES]).values())
+        given = embeddings(batches[number % BATCHES]).values()
+        outputs = list(given) if shape.pooled else [rows.values for rows in given]
         torch.autograd.backward(outputs, [gradient.view(out.shape) for out in outputs])
         embeddings.optimizer.step()
 
