@@ -21,15 +21,21 @@ def figures_of(rows: Sequence[Row], cores: int) -> dict[str, float | None]:
     fitting = [row for row in rows if row["ranks"] <= cores]
     crowded = [row for row in rows if row["ranks"] > cores]
     errors, crowded_errors = step_errors(fitting), step_errors(crowded)
-    spreads = {size: spread_of(rows, size) for size in sorted({row["ranks"] for row in rows})}
+    before = step_errors(fitting, "predicted_before_ms")
+    spreads = {size: spreads_of(rows, size) for size in sorted({row["ranks"] for row in rows})}
+    fitting_spreads = [one for size, found in spreads.items() if size <= cores for one in found]
     return {
         "step_error_median": statistics.median(errors) if errors else None,
         "step_error_p90": float(np.quantile(errors, 0.9)) if errors else None,
         "step_error_max": max(errors, default=None),
         "order_agreement": order_agreement(fitting),
         "joint_measured_min": min(joint_ratios(fitting), default=None),
-        "calibrate_spread": max(spreads.values(), default=None),
-        **{f"calibrate_spread_{size}_ranks": spread for size, spread in spreads.items()},
+        "calibrate_spread": max(fitting_spreads, default=None),
+        "calibrate_spread_median": statistics.median(fitting_spreads) if fitting_spreads else None,
+        **{f"calibrate_spread_{size}_ranks": max(found) for size, found in spreads.items()},
+        "before_step_error_median": statistics.median(before) if before else None,
+        "before_step_error_p90": float(np.quantile(before, 0.9)) if before else None,
+        "before_order_agreement": order_agreement(fitting, "predicted_before_ms"),
         "oversubscribed_step_error_median": (
             statistics.median(crowded_errors) if crowded_errors else None
         ),
@@ -50,15 +56,15 @@ def run_once(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["same as"] is None]
 
 
-def step_errors(rows: Sequence[Row]) -> list[float]:
+def step_errors(rows: Sequence[Row], predicted: str = "predicted_ms") -> list[float]:
     """|predicted / measured − 1|."""
-    return [abs(row["predicted_ms"] / row["measured_ms"] - 1) for row in run_once(rows)]
+    return [abs(row[predicted] / row["measured_ms"] - 1) for row in run_once(rows)]
 
 
-def order_agreement(rows: Sequence[Row]) -> float | None:
+def order_agreement(rows: Sequence[Row], predicted: str = "predicted_ms") -> float | None:
     """Of pairs of plans in a cell that differ clearly, the share that the model orders so too."""
     agreed = [
-        (one["measured_ms"] < other["measured_ms"]) == (one["predicted_ms"] < other["predicted_ms"])
+        (one["measured_ms"] < other["measured_ms"]) == (one[predicted] < other[predicted])
         for one, other in _clear_pairs(rows)
     ]
     return sum(agreed) / len(agreed) if agreed else None
@@ -83,13 +89,13 @@ def joint_ratios(rows: Sequence[Row]) -> list[float]:
     return ratios
 
 
-def spread_of(rows: Sequence[Row], size: int) -> float:
-    """The most by which a predicted step differs between two calibrations of so many ranks."""
-    return max(
-        difference(row["predicted_ms"], row["predicted_again_ms"])
+def spreads_of(rows: Sequence[Row], size: int) -> list[float]:
+    """By how much each predicted step differs between two calibrations of so many ranks."""
+    return [
+        difference(row["predicted_before_ms"], row["predicted_again_ms"])
         for row in rows
         if row["ranks"] == size
-    )
+    ]
 
 
 def difference(one: float, other: float) -> float:

@@ -65,16 +65,28 @@ def calibrated_twice(
 def measure_cells(
     rank: int, size: int, clusters: Sequence[Cluster], task: Task
 ) -> list[dict[str, Any]]:
-    """One entry for every workload, batch size and plan; predictions are those of all clusters."""
-    rows = []
+    """One entry for every workload, batch size and plan; predictions are those of all clusters.
+
+    Plans are made for the first cluster. Predictions are made with the work that is measured once
+    more, by the same code, one pass after each cell: this machine's memory is up to 1.5 times
+    slower in one minute than in the next, and so its weather is the same for both.
+    """
+    from rowtier.calibrate.job import Job
+    from rowtier.calibrate.work import Probes
+
+    probes, found = Probes(Job(rank, size, size), clusters[0]), []
     for workload, profile in task.workloads:
         for samples in task.batch_sizes:
             here = replace(profile, batch_size=samples)
             plans = shared(rank, lambda: plans_of(here, clusters[0]))  # noqa: B023
             times = time_plans(rank, size, distinct(plans), workload, samples, task)
-            cell = {"ranks": size, "data": workload.name, "batch": samples}
-            rows += [cell | row for row in rows_of(plans, times, clusters)]
-            say(rank, cell, rows[-len(plans) :])
+            probes.time()
+            found.append(({"ranks": size, "data": workload.name, "batch": samples}, plans, times))
+    now = clusters[0].model_copy(update={"work": probes.found().work()})
+    rows = []
+    for cell, plans, times in found:
+        rows += [cell | row for row in rows_of(plans, times, [now, *clusters])]
+        say(rank, cell, rows[-len(plans) :])
     return rows
 
 
@@ -217,21 +229,22 @@ def rows_of(
         costs = [cost_on(plan, cluster) for cluster in clusters]
         measured = times[alike[name]]
         low, middle, high = statistics.quantiles(measured, n=4, method="inclusive")
-        predicted = [1e3 * cost.step_s for cost in costs]
+        predicted, before, again = (1e3 * cost.step_s for cost in costs)
         parts = costs[0].time
         rows.append(
             {
                 "plan": name,
                 "same as": None if alike[name] == name else alike[name],
                 "measured_ms": 1e3 * middle,
-                "predicted_ms": predicted[0],
-                "ratio": predicted[0] / (1e3 * middle),
+                "predicted_ms": predicted,
+                "ratio": predicted / (1e3 * middle),
                 "memory_ms": 1e3 * parts.slowest_memory_s,
                 "work_ms": 1e3 * parts.slowest_work_s,
                 "links_ms": 1e3 * parts.links_s,
                 "measured_low_ms": 1e3 * low,
                 "measured_high_ms": 1e3 * high,
-                "predicted_again_ms": predicted[-1],
+                "predicted_before_ms": before,
+                "predicted_again_ms": again,
             }
         )
     return rows

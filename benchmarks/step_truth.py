@@ -12,15 +12,19 @@ plan.
     rentals      11 tables of a shop that rents clothes, the same
 
 `predicted_ms` is what the plan says on its own profile, and its parts (memory, work and links)
-beside it; `predicted_again_ms` the same on the second calibration. Plans with equal bands are one
-(`same as`): run once, counted once, and as fast as each other.
+beside it. This machine's memory is up to 1.5 times slower in one minute than in the next, so the
+work in it is measured in the same minutes: one pass of calibrate's own steps after each cell, and
+the coefficients follow from all of them. `predicted_before_ms` is the same with the calibration
+that was made before all cells, `predicted_again_ms` with the second one. Plans with equal bands are
+one (`same as`): run once, counted once, and as fast as each other.
 
     step_error_*            |predicted / measured − 1|, ranks that have a core each
     order_agreement         pairs of plans of a cell whose measured times differ by more than 10 %:
                             the share that the model orders alike
     joint_measured_min      the best other plan's measured time over joint's, the least of all cells
-    calibrate_spread        the most by which a predicted step changes if calibrated again;
-                            calibrate_spread_… for ranks and for single figures of the cluster
+    calibrate_spread        the most by which a predicted step changes if calibrated again, ranks
+                            that have a core each; _median, and for ranks and single figures
+    before_…                the same as without, for predicted_before_ms
     oversubscribed_*        the same where ranks share cores
 """
 

@@ -28,10 +28,9 @@ class Work(Noun):
 
     A *distinct* row is one that a reader fetches once for all its lookups. A *row* is one written
     to or read from a buffer: packed for a reader, unpacked by it, and the same for gradients and
-    copies; a *sum* is the same of a partial sum. `buffer` is the rate of the bytes of both, written,
-    read and added up, `output` that of what the model gets, and of its gradients. `hidden`
-    is the share of the rest of the model's time beside which a pipeline can keep copies equal;
-    without one it is 0.
+    copies; a *sum* is the same of a partial sum. `buffer` is the rate of their bytes, `output`
+    that of what the model gets, and of its gradients. `hidden` is the share of the rest of the
+    model's time beside which a pipeline can keep copies equal; without one it is 0.
     """
 
     step_s: Seconds = Field(default=0.0, alias="step")

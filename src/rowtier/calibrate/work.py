@@ -8,7 +8,7 @@ counts: asked with one coefficient at a time, it gives the counts itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -25,7 +25,8 @@ from rowtier.cost.step import step_cost
 from rowtier.plan.plan import Plan
 from rowtier.work import UpdateWork, Work
 
-LEAST_PASSES, MOST_PASSES, QUICK_PASSES = 8, 40, 1  # over all steps
+LEAST_PASSES, QUICK_PASSES = 8, 1  # over all steps
+LEAST_S = 15.0  # that they take, as memory is slower in one second than in the next
 ROUNDS = 4  # of each step in a pass; a fifth, the first, is not timed
 LONGEST_S = 40.0  # after which steps are not repeated any more, whether halves agree or not
 AGREE = 0.10  # medians of two halves of the passes, relative
@@ -132,14 +133,64 @@ STEPS = LEAST_PASSES
 def time_work(job: Job, cluster: Cluster, tick: Tick, *, quick: bool = False) -> WorkTimes:
     """Time steps on the cluster that was measured so far; all ranks return the same.
 
-    All steps take turns, pass after pass, so that what disturbs the machine for a while touches
-    all of them; `quick` makes one pass.
+    Until halves of the passes agree, or it takes too long; `quick` makes one pass.
     """
-    probes = [_Probe.of(job, shape, plan) for shape in SHAPES for plan in plans(shape, cluster)]
-    passes = _passes(job, probes, QUICK_PASSES if quick else MOST_PASSES, tick)
-    found = [probe.sample(passes[:, :, at]) for at, probe in enumerate(probes)]
+    probes, started, seconds = Probes(job, cluster), perf_counter(), 0.0
+    while seconds < LONGEST_S and (seconds < LEAST_S or not probes.agree):
+        probes.time()
+        if probes.passes <= LEAST_PASSES:
+            tick()
+        if quick and probes.passes == QUICK_PASSES:
+            break
+        seconds = _agreed(job, perf_counter() - started)
     hidden = time_hidden(job, cluster, quick=quick) if job.world > 1 else 0.0
-    return WorkTimes(tuple(found), _agreed(job, hidden))
+    return replace(probes.found(), hidden=_agreed(job, hidden))
+
+
+class Probes:
+    """All steps that are timed, in turns, pass after pass, whenever the caller has time for one.
+
+    So what disturbs the machine for a while touches all of them alike.
+    """
+
+    def __init__(self, job: Job, cluster: Cluster):
+        self._job = job
+        placed = [(shape, plan) for shape in SHAPES for plan in plans(shape, cluster)]
+        self._probes = [_Probe(s, p, _step_of(job, s, p)) for s, p in placed]
+        self._times: list[Any] = []  # of each pass: rounds × probes, of the slowest rank
+
+    @property
+    def passes(self) -> int:
+        """How many there were."""
+        return len(self._times)
+
+    def time(self) -> None:
+        """One pass over all steps; all ranks must call this."""
+        times, number = np.zeros((ROUNDS, len(self._probes))), self.passes
+        every = range(len(self._probes))
+        for at in every if number % 2 else reversed(every):
+            step = self._probes[at].step
+            step(number)  # its rows are in no cache yet
+            for turn in range(ROUNDS):
+                _barrier(self._job)
+                start = perf_counter()
+                step(number + turn + 1)
+                times[turn, at] = perf_counter() - start
+        self._times.append(_slowest(self._job, times))
+
+    @property
+    def agree(self) -> bool:
+        """Whether there were enough, and the medians of two halves of them agree."""
+        if self.passes < LEAST_PASSES:
+            return False
+        first, second = (np.median(self._times[at::2], axis=(0, 1)) for at in (0, 1))
+        return bool((np.maximum(first, second) <= (1 + AGREE) * np.minimum(first, second)).all())
+
+    def found(self) -> WorkTimes:
+        """What the passes so far come to."""
+        times = np.array(self._times)
+        samples = [probe.sample(times[:, :, at]) for at, probe in enumerate(self._probes)]
+        return WorkTimes(tuple(samples))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,16 +201,10 @@ class _Probe:
     plan: Plan
     step: Callable[[int], None]
 
-    @classmethod
-    def of(cls, job: Job, shape: Shape, plan: Plan) -> _Probe:
-        return cls(shape, plan, _step_of(job, shape, plan))
-
     def sample(self, times: Any) -> StepSample:
         """What its times, passes × rounds, come to."""
         shape = self.shape
-        halves = [median(half.reshape(-1).tolist()) for half in (times[::2], times[1::2])]
-        if not len(times[1::2]):  # one pass: rounds instead
-            halves = [median(times[:, at::2].reshape(-1).tolist()) for at in (0, 1)]
+        halves = [median(half.reshape(-1).tolist()) for half in _halves(times)]
         return StepSample(
             name=f"{shape.tables} tables × {shape.dim}, batch {shape.batch}, {self.plan.method}",
             time_s=median(times.reshape(-1).tolist()),
@@ -169,38 +214,9 @@ class _Probe:
         )
 
 
-def _passes(job: Job, probes: list[_Probe], most: int, tick: Tick) -> Any:
-    """Seconds of the slowest rank, passes × rounds × probes: until halves of the passes agree."""
-    found: list[Any] = []
-    started = perf_counter()
-    while True:
-        found.append(_slowest(job, _pass(job, probes, len(found))))
-        if len(found) <= LEAST_PASSES:
-            tick()
-        times = np.array(found)
-        enough = len(found) >= min(LEAST_PASSES, most) and _halves_agree(times)
-        late = _agreed(job, perf_counter() - started) > LONGEST_S
-        if enough or late or len(found) >= most:
-            return times
-
-
-def _halves_agree(times: Any) -> bool:
-    first, second = (np.median(times[at::2], axis=(0, 1)) for at in (0, 1))
-    return bool((np.maximum(first, second) <= (1 + AGREE) * np.minimum(first, second)).all())
-
-
-def _pass(job: Job, probes: list[_Probe], number: int) -> Any:
-    """Seconds of this rank, rounds × probes."""
-    times = np.zeros((ROUNDS, len(probes)))
-    turns = range(len(probes)) if number % 2 else reversed(range(len(probes)))
-    for at in turns:
-        probes[at].step(number)  # its rows are in no cache yet
-        for turn in range(ROUNDS):
-            _barrier(job)
-            start = perf_counter()
-            probes[at].step(number + turn + 1)
-            times[turn, at] = perf_counter() - start
-    return times
+def _halves(times: Any) -> tuple[Any, Any]:
+    """Every other pass; of a single one every other round."""
+    return (times[::2], times[1::2]) if len(times) > 1 else (times[:, ::2], times[:, 1::2])
 
 
 def _known_s(plan: Plan) -> float:
