@@ -15,6 +15,7 @@ from statistics import median_low
 import numpy as np
 
 SWEEPS = 20_000  # of the search for coefficients that hang together
+SETTLED = 1e-9  # relative errors that a sweep changes no more
 
 
 @dataclass(frozen=True)
@@ -146,8 +147,11 @@ def fit_nonnegative(
     size = np.maximum((matrix**2).sum(axis=0), 1e-300)
     found = np.zeros(len(size))
     for _ in range(SWEEPS):
+        before = found.copy()
         for index, column in enumerate(matrix.T):
             better = max(0.0, float(found[index] + column @ left / size[index]))
             left -= column * (better - found[index])
             found[index] = better
+        if (np.abs(found - before) * np.sqrt(size) < SETTLED).all():
+            break
     return [float(seconds) for seconds in found]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from statistics import median
 from time import perf_counter
 from typing import Any
@@ -73,7 +74,7 @@ class WorkTimes:
     steps: tuple[StepSample, ...]
     hidden: float = 0.0
 
-    @property
+    @cached_property
     def seconds(self) -> dict[str, float]:
         """The coefficients, in seconds for one."""
         found = fit_nonnegative(
