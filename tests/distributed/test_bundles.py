@@ -86,7 +86,9 @@ def test_blocks_copies_and_spread_rows_are_run_as_one() -> None:
 @settings(max_examples=60, deadline=None)
 def test_the_cost_model_knows_how_many_pieces_are_run(plan: Plan) -> None:
     bundles = bundled(plan)[0]
-    expected = PiecesRun(len(bundles), sum(len(bundle.pieces) for bundle in bundles))
+    pieces = [piece for bundle in bundles for piece in bundle.pieces]
+    copied = sum(piece.copies > 1 for piece in pieces)
+    expected = PiecesRun(len(bundles), len(pieces), copied)
     assert pieces_run(plan, tree_of(plan.cluster)) == expected
 
 
