@@ -43,7 +43,7 @@ from rowtier import Cluster
 
 RANKS = (1, 2, 4)
 BATCHES = (32, 512, 4096)
-ROUNDS = 30
+ROUNDS = 20
 GOALS: dict[str, Any] = {
     "step_error_median": ("<=", 0.15),
     "step_error_p90": ("<=", 0.35),

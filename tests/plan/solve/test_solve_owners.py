@@ -117,7 +117,7 @@ def test_each_device_of_a_node_has_the_part_that_the_cost_model_says(
 
 
 def test_cuts_hold_every_row_and_column_once() -> None:
-    profile, cluster = _profile((150.0, 30.0, 3.0, 1.0), dim=64), _cluster(10**5)
+    profile, cluster = _profile((40.0, 20.0, 10.0, 5.0), dim=64), _cluster(10**5)
     courses = _courses(profile, cluster)
     kinds = set()
     for cuts, course in zip(cut_tables(courses, 2.0, cluster), courses, strict=True):
