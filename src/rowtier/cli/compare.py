@@ -155,8 +155,8 @@ def _names(result: Comparison, width: int = NAME_WIDTH) -> dict[Load, str]:
 def _where(result: Comparison, levels: list[str]) -> None:
     """Where the time of a step goes, plan by plan."""
     groups: dict[str, list[str]] = {
-        "fast mem.": ["fast memory"],
-        "slow mem.": ["slow memory"],
+        "fast": ["fast memory"],
+        "slow": ["slow memory"],
         "imbalance": ["imbalance"],
         "work": ["work"],
     }
