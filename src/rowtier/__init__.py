@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rowtier.report.html import Report, make_report
     from rowtier.synth.make import WORKLOADS, make_workload
     from rowtier.tables import Table, Tables
+    from rowtier.work import UpdateWork, Work
 
 _HOME = {
     "Cluster": "cluster", "Device": "cluster", "Level": "cluster", "Server": "cluster",
@@ -66,6 +67,7 @@ _HOME = {
     "Report": "report.html", "make_report": "report.html",
     "WORKLOADS": "synth.make", "make_workload": "synth.make",
     "Table": "tables", "Tables": "tables",
+    "UpdateWork": "work", "Work": "work",
 }  # fmt: skip
 
 __all__ = [
@@ -99,8 +101,10 @@ __all__ = [
     "TableStats",
     "Tables",
     "Tier",
+    "UpdateWork",
     "UserError",
     "Vocabulary",
+    "Work",
     "__version__",
     "compare",
     "diff",
