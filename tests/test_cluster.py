@@ -1,9 +1,11 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
 from strategies import clusters
 
-from rowtier import Cluster, UserError
+from rowtier import Cluster, InvalidError, UserError
 
 
 def test_groups_of_a_level_are_neighbouring_devices() -> None:
@@ -43,3 +45,11 @@ def test_groups_of_every_level_partition_the_devices(cluster: Cluster) -> None:
 def test_an_unknown_preset_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match="recshard-16"):
         Cluster.open("recshard-17")
+
+
+def test_what_runs_side_by_side_is_named_by_words(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    Cluster.preset("local").save(path)
+    path.write_text(path.read_text() + "overlap: [[{ram: 1}, ssd]]\n")
+    with pytest.raises(InvalidError, match=r"overlap\[0\]\[0\]: .* a word is needed"):
+        Cluster.load(path)

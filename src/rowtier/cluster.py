@@ -245,8 +245,8 @@ def _overlap_mistakes(data: Mapping[str, Any], levels: list[object]) -> Iterator
     tiers = {tier.get("name") for owner in owners for _, tier in mappings(owner, "tiers")}
     lists, seen = data.get("overlap"), set[object]()
     for index, names in enumerate(lists if isinstance(lists, (list, tuple)) else ()):
-        if not isinstance(names, (list, tuple)):
-            continue
+        if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):
+            continue  # the field says so itself
         where = f"overlap[{index}]"
         if len(names) < 2:
             yield Mistake(where, list(names), "names less than two; write two tiers or two levels")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rowtier import Band, Cluster, Curve, FeatureStats, Profile, Table, TableStats
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.terms import row_terms, sums_bytes
+from rowtier.cost.terms import RowTerms, row_terms, sums_bytes
 from rowtier.cost.time import turn_shares
 from rowtier.cost.touch import table_basis
 from rowtier.cost.tree import tree_of
@@ -81,18 +81,11 @@ def test_terms_times_rows_are_the_bytes_of_the_plan(
 def test_terms_add_up_to_the_step_time_of_an_even_plan(
     data: st.DataObject, cluster: Cluster
 ) -> None:
-    rows = 2 * cluster.num_devices
-    stats = profile(rows, np.array([900]), [rows])
-    table = stats.stats[0]
-    home = data.draw(homes(cluster, rows))
-    assume(home.members == "all" and home.exchange == "rows")
     assume(not cluster.overlap)
-    cost = step_cost({"t": (home,)}, stats, cluster)
-    basis = table_basis(table, stats, tree_of(cluster).sizes)
-    terms = row_terms(home, table.table, basis, cluster)
-    found = terms.step_s() @ table.curve.widths
+    cost, terms, widths = _even_plan(data, cluster)
+    found = terms.step_s() @ widths
     assert found == pytest.approx(cost.step_s - _fixed_s(cost, cluster), rel=1e-6, abs=1e-12)
-    halved = terms.step_s(0.5) @ table.curve.widths
+    halved = terms.step_s(0.5) @ widths
     assert found - halved == pytest.approx(0.5 * cost.time.sync_s.max(axis=0).sum(), abs=1e-12)
 
 
@@ -101,6 +94,13 @@ def test_terms_add_up_to_the_step_time_of_an_even_plan(
 def test_terms_are_no_more_than_an_even_plan_where_things_run_side_by_side(
     data: st.DataObject, cluster: Cluster
 ) -> None:
+    cost, terms, widths = _even_plan(data, cluster)
+    found = terms.step_s() @ widths
+    assert found <= (cost.step_s - _fixed_s(cost, cluster)) * (1 + 1e-6) + 1e-12
+
+
+def _even_plan(data: st.DataObject, cluster: Cluster) -> tuple[StepCost, RowTerms, np.ndarray]:
+    """What a plan whose devices are loaded alike costs, and its rows one by one."""
     rows = 2 * cluster.num_devices
     stats = profile(rows, np.array([900]), [rows])
     table = stats.stats[0]
@@ -108,8 +108,7 @@ def test_terms_are_no_more_than_an_even_plan_where_things_run_side_by_side(
     assume(home.members == "all" and home.exchange == "rows")
     cost = step_cost({"t": (home,)}, stats, cluster)
     basis = table_basis(table, stats, tree_of(cluster).sizes)
-    found = row_terms(home, table.table, basis, cluster).step_s() @ table.curve.widths
-    assert found <= (cost.step_s - _fixed_s(cost, cluster)) * (1 + 1e-6) + 1e-12
+    return cost, row_terms(home, table.table, basis, cluster), table.curve.widths
 
 
 def _fixed_s(cost: StepCost, cluster: Cluster) -> float:

@@ -154,7 +154,7 @@ def tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
     rates = np.stack([_own_s_per_byte(tree, kind) for kind in range(len(tree.tiers))])[tree.kinds]
     time_s = np.asarray(moved_bytes * _stretched(rates, moved_bytes))
     for name, tier in tree.tiers[0].items():
-        sharers = _sharers(tree, tier.shared_by)
+        sharers = tree.cluster.sharers(tier)
         if sharers > 1:
             column, devices = tree.columns[name], slice(0, tree.devices)
             own_s = time_s[devices, column]
@@ -178,11 +178,6 @@ def counted_tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
 def _stretched(factors: NDArray[N], amounts: NDArray[Any]) -> NDArray[N]:
     """The same factors for amounts with further axes."""
     return factors.reshape(*factors.shape, *(1,) * (amounts.ndim - factors.ndim))
-
-
-def _sharers(tree: Tree, shared_by: str | None) -> int:
-    """How many devices have a tier together."""
-    return 1 if shared_by is None else tree.sizes[tree.scopes[shared_by]]
 
 
 def _own_s_per_byte(tree: Tree, kind: int) -> Floats:
@@ -230,7 +225,7 @@ def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
 def _part_s_per_byte(tree: Tree, kind: int) -> Floats:
     rates = _own_s_per_byte(tree, kind)
     for name, tier in tree.tiers[kind].items():
-        rates[tree.columns[name]] *= _sharers(tree, tier.shared_by)
+        rates[tree.columns[name]] *= tree.cluster.sharers(tier)
     return rates
 
 
