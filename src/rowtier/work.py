@@ -26,7 +26,8 @@ class UpdateWork(Noun):
 class Work(Noun):
     """Seconds of a rank's own work, each for one of something.
 
-    A *distinct* row is one that a reader fetches once for all its lookups. A *row* is one written
+    A *bundle* is several tables that run as one. A *distinct* row is one that a reader fetches once
+    for all its lookups, a *plain* one it fetches for one of them. A *row* is one written
     to or read from a buffer: packed for a reader, unpacked by it, and the same for gradients and
     copies; a *sum* is the same of a partial sum. `buffer` is the rate of their bytes, `output`
     that of what the model gets, and of its gradients. `hidden` is the share of the rest of the
@@ -36,16 +37,22 @@ class Work(Noun):
     step_s: Seconds = Field(default=0.0, alias="step")
     round_s: Seconds = Field(default=0.0, alias="round")  # of an exchange, beside its latency
     table_s: Seconds = Field(default=0.0, alias="table")
+    bundle_s: Seconds = Field(default=0.0, alias="bundle")
     band_s: Seconds = Field(default=0.0, alias="band")
     copied_s: Seconds = Field(default=0.0, alias="copied")  # more for a band that has copies
     lookup_s: Seconds = Field(default=0.0, alias="lookup")
     distinct_s: Seconds = Field(default=0.0, alias="distinct")
+    plain_s: Seconds = Field(default=0.0, alias="plain")
     row_s: Seconds = Field(default=0.0, alias="row")
     sum_s: Seconds = Field(default=0.0, alias="sum")
     buffer_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="buffer")
     output_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="output")
     update: UpdateWork = UpdateWork()
     hidden: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+
+    def asked_s(self, once: bool) -> float:
+        """Seconds of a reader for a row that it asks for, beside writing and reading it."""
+        return self.distinct_s if once else self.plain_s
 
     def sum_copy_s(self, sum_bytes: float) -> float:
         """The same of a partial sum."""

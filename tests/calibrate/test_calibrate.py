@@ -76,9 +76,12 @@ def test_ram_is_never_taken_for_a_disk_nor_a_disk_for_ram(tmp_path: Path) -> Non
     assert ram.granularity_bytes < 512 <= ssd.granularity_bytes
 
 
-def test_progress_reaches_the_end(tmp_path: Path) -> None:
+def test_progress_reaches_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rowtier.calibrate import work
     from rowtier.calibrate.make import CalibrateOptions, calibrate
 
+    monkeypatch.setattr(work, "LEAST_S", 1.0)
+    monkeypatch.setattr(work, "LONGEST_S", 1.0)
     shares: list[float] = []
     calibrate(CalibrateOptions(disk=tmp_path), progress=shares.append)
     assert shares == sorted(shares)

@@ -18,10 +18,12 @@ TRUE = Work(
     step_s=3e-4,
     round_s=6e-5,
     table_s=1e-5,
+    bundle_s=8e-5,
     band_s=3e-5,
     copied_s=5e-5,
     lookup_s=2e-8,
     distinct_s=5e-8,
+    plain_s=4e-8,
     row_s=3e-8,
     sum_s=6e-8,
     buffer_bytes_per_s=4e9,
@@ -68,11 +70,12 @@ def test_the_model_is_a_sum_of_counts_times_coefficients() -> None:
         "buffer": lambda work: work.byte_s,
         "output": lambda work: work.output_byte_s,
     } | {
-        name: lambda work, name=name: getattr(work, f"{name}_s")
-        for name in ("step", "round", "table", "band", "copied", "lookup", "distinct", "row", "sum")
+        field.alias: lambda work, name=name: getattr(work, name)
+        for name, field in Work.model_fields.items()
+        if name.endswith("_s") and not name.endswith("per_s")
     }
     unit |= {name: lambda work, name=name: work.update_s(name) for name in UpdateWork.model_fields}
-    for plan in plans(SHAPES[3], two_ranks()):
+    for plan in (*plans(SHAPES[2], two_ranks()), *plans(SHAPES[4], two_ranks())):
         cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order)
         seconds = [unit[name](TRUE) for name in UNITS]
         summed_s = float(np.array(_counts(plan)) @ np.array(seconds))

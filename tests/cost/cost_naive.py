@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from itertools import product
 
 import numpy as np
+from cost.mixed_naive import mixed_tables
 
 from rowtier import Band, Cluster, Profile, TableStats
 from rowtier.band import Bands
@@ -57,6 +58,8 @@ class Walk:
             for level in range(self.K + 1)
         ]
         self.passes = 2 if self.options.training else 1
+        placed = [(stats.table, self.bands[stats.table.name]) for stats in self.profile.stats]
+        self.mixed = mixed_tables(placed, cluster)
         for stats in self.profile.stats:
             self.table = stats.table.name
             Table(self, stats).walk()
@@ -242,10 +245,11 @@ class Table:
         once = level == 0 or (band.exchange == "rows" and (band.coalesced or band.staged))
         asks = weight * self.u(rank, 0) if once else lookups
         for reader in readers:
-            walk.does(reader, lookups * work.lookup_s)
+            walk.does(reader, lookups * work.lookup_s * (2 if walk.table in walk.mixed else 1))
             if band.exchange == "rows" or level == 0:  # nobody else adds them up
                 read_s = lookups * (walk.copy_s(row_bytes) - work.row_s) + asks * work.row_s
-                walk.does(reader, walk.passes * read_s + asks * work.distinct_s * once)
+                walk.does(reader, walk.passes * read_s)
+                walk.does(reader, asks * (work.distinct_s if once else work.plain_s))
 
     def _pass_on(
         self, band: Band, level: int, group: int, source: int, rank: int, place: int,

@@ -88,7 +88,14 @@ def test_the_cost_model_knows_how_many_pieces_are_run(plan: Plan) -> None:
     bundles = bundled(plan)[0]
     pieces = [piece for bundle in bundles for piece in bundle.pieces]
     copied = sum(piece.copies > 1 for piece in pieces)
-    expected = PiecesRun(len(bundles), len(pieces), copied)
+    several = sum(len(bundle.tables) > 1 for bundle in bundles)
+    mixed = frozenset(
+        table.name
+        for bundle in bundles
+        if len({piece.pooled for piece in bundle.pieces}) > 1
+        for table in bundle.tables
+    )
+    expected = PiecesRun(several, len(pieces), copied, mixed)
     assert pieces_run(plan, tree_of(plan.cluster)) == expected
 
 

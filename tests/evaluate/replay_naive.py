@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 import numpy as np
+from cost.mixed_naive import mixed_tables
 
 from rowtier import Band, Plan, Table
 from rowtier.cost.options import CostOptions
@@ -85,6 +86,7 @@ class NaiveStep:
         return found
 
     def _table(self, table: Table, bands: tuple[Band, ...]) -> None:
+        self.is_mixed = table.name in mixed_tables(list(self.plan), self.cluster)
         lookups = [Counter() for _ in range(self.W)]  # per device: row -> times
         for feature in table.features:
             for sample, bag in enumerate(self.batch[feature]):
@@ -174,11 +176,11 @@ class NaiveStep:
         for reader in readers:
             lookups = self.looked[reader][row]
             asks = min(lookups, 1) if once else lookups
-            self.work[reader] += lookups * work.lookup_s
+            self.work[reader] += lookups * work.lookup_s * (2 if self.is_mixed else 1)
             if band.exchange == "rows" or level == 0:
                 added_s = lookups * (self.copy_s(row_bytes) - work.row_s)
                 self.work[reader] += self.passes * (added_s + asks * work.row_s)
-                self.work[reader] += asks * work.distinct_s * once
+                self.work[reader] += asks * (work.distinct_s if once else work.plain_s)
 
     def _pass_on(
         self, level: int, group: int, source: int, owner: int, row: int, place: int, row_bytes: int

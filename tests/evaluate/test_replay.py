@@ -31,6 +31,7 @@ def machine() -> Cluster:
         round_s=1e-6,
         band_s=2e-6,
         lookup_s=1e-8,
+        plain_s=3e-8,
         row_s=1e-8,
         buffer_bytes_per_s=1e10,
         update=UpdateWork(rowwise_adagrad=2e-8),

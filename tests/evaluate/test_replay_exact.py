@@ -197,7 +197,8 @@ def assert_waits_and_works(
     fixed = work.step_s + work.round_s * (rounds.sum() + synced.sum())
     fixed += work.table_s * len(plan.bands)
     run = pieces_run(plan, tree_of(plan.cluster))
-    fixed += work.band_s * run.pieces + work.copied_s * run.copied * training
+    fixed += work.bundle_s * run.bundles + work.band_s * run.pieces
+    fixed += work.copied_s * run.copied * training
     holders = range(plan.cluster.num_holders)
     works = np.array([fixed + expected.work[holder] for holder in holders])
     assert found.time.work_s == pytest.approx(works, rel=1e-9, abs=1e-15)

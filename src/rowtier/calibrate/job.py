@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from rowtier.errors import RowtierError, UserError
 
@@ -117,6 +117,18 @@ def together(job: Job, work: Callable[[], R]) -> list[R]:
         if said is not None:
             raise UserError(f"rank {rank}: {said}")
     return [result for result, _ in results if result is not None]
+
+
+def from_first(job: Job, make: Callable[[], R]) -> R:
+    """What the first rank makes, on all ranks."""
+    if job.world == 1:
+        return make()
+    import torch.distributed as dist
+
+    held: list[Any] = [make() if job.rank == 0 else None]
+    dist.broadcast_object_list(held)
+    made: R = held[0]
+    return made
 
 
 def _tried(work: Callable[[], R]) -> tuple[R | None, UserError | None]:

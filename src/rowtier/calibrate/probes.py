@@ -22,13 +22,13 @@ from rowtier.tables import Optimizer, Table
 
 Ints = NDArray[np.int64]
 ALPHA = 1.05
-HOT = 50  # every so-manieth row is copied, where some are
+HOT = 50  # every so-manieth row is placed otherwise, where some are
 _COUNTED = 1e7  # lookups that the law is rounded to
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Tables that are alike, and a batch of one rank."""
+    """Tables that are alike but for their width, and a batch of one rank."""
 
     tables: int
     rows: int
@@ -37,6 +37,11 @@ class Shape:
     batch: int
     pooled: bool = True
     optimizer: Optimizer = "sgd"
+    other_dim: int | None = None  # of every other table, which then are a bundle of their own
+
+    def dim_of(self, table: int) -> int:
+        """How wide a table is."""
+        return self.other_dim if self.other_dim is not None and table % 2 else self.dim
 
     @cached_property
     def heat(self) -> NDArray[np.float64]:
@@ -62,6 +67,8 @@ class Shape:
         """Whether a way to place the tables tells something new about them."""
         if way in ("sums", "plain"):  # pooled rows are not fetched lookup by lookup
             return self.pooled == (way == "sums")
+        if way == "mixed":
+            return self.pooled and self.tables > 1 and self.optimizer == "sgd"
         return way != "only copies" or self.is_small
 
     @property
@@ -75,7 +82,7 @@ class Shape:
         table = Table(
             name=f"t{number}",
             num_embeddings=self.rows,
-            embedding_dim=self.dim,
+            embedding_dim=self.dim_of(number),
             pooling="sum" if self.pooled else "none",
             features=(f"t{number}",),
             optimizer=self.optimizer,
@@ -96,7 +103,9 @@ class Shape:
 SHAPES = (
     Shape(1, 10_000, 16, 1, 32),
     Shape(26, 10_000, 16, 1, 32),
+    Shape(12, 10_000, 64, 1, 32, other_dim=16),
     Shape(26, 20_000, 64, 3, 64),
+    Shape(1, 20_000, 64, 5, 32, pooled=False),
     Shape(4, 20_000, 64, 5, 32, pooled=False),
     Shape(4, 50_000, 64, 1, 64),
     Shape(4, 50_000, 64, 10, 256),
@@ -111,7 +120,7 @@ SHAPES = (
     Shape(4, 50_000, 64, 10, 1024, optimizer="rowwise_adagrad"),
     Shape(4, 50_000, 64, 10, 1024, optimizer="adam"),
 )
-WAYS = ("owners", "rows", "plain", "sums", "copies", "only copies")
+WAYS = ("owners", "rows", "plain", "sums", "mixed", "copies", "only copies")
 
 
 def plans(shape: Shape, cluster: Cluster) -> Iterator[Plan]:
@@ -146,6 +155,10 @@ def _bands(way: str, shape: Shape, number: int, cluster: Cluster) -> Iterator[Ba
         yield whole
     elif way == "sums":
         yield whole.model_copy(update={"exchange": "sums"})
+    elif way == "mixed":
+        hot = max(1, rows // HOT)
+        yield whole.model_copy(update={"stop": hot, "coalesced": True})
+        yield whole.model_copy(update={"start": hot, "exchange": "sums"})
     else:
         hot = rows if way == "only copies" else max(1, rows // HOT)
         copies = {"stop": hot, "scope": "device", "coalesced": True, "sync": "sparse", "offset": 0}

@@ -18,7 +18,7 @@ import numpy as np
 
 from rowtier.calibrate.fit import fit_nonnegative
 from rowtier.calibrate.hidden import time_hidden
-from rowtier.calibrate.job import Job
+from rowtier.calibrate.job import Job, from_first
 from rowtier.calibrate.probes import SHAPES, Shape, plans
 from rowtier.calibrate.tiers import Tick, rounded
 from rowtier.cluster import Cluster
@@ -27,9 +27,9 @@ from rowtier.plan.plan import Plan
 from rowtier.work import UpdateWork, Work
 
 LEAST_PASSES, QUICK_PASSES = 8, 1  # over all steps
-LEAST_S = 15.0  # that they take, as memory is slower in one second than in the next
+LEAST_S = 30.0  # that they take, as memory is slower in one second than in the next
 ROUNDS = 4  # of each step in a pass; a fifth, the first, is not timed
-LONGEST_S = 40.0  # after which steps are not repeated any more, whether halves agree or not
+LONGEST_S = 90.0  # after which steps are not repeated any more, whether halves agree or not
 AGREE = 0.10  # medians of two halves of the passes, relative
 BATCHES = 4
 _ONE_BYTE = 1.0  # per second: a byte in a buffer then takes a second
@@ -38,10 +38,12 @@ UNITS: dict[str, Work] = {
     "step": Work(step_s=1),
     "round": Work(round_s=1),
     "table": Work(table_s=1),
+    "bundle": Work(bundle_s=1),
     "band": Work(band_s=1),
     "copied": Work(copied_s=1),
     "lookup": Work(lookup_s=1),
     "distinct": Work(distinct_s=1),
+    "plain": Work(plain_s=1),
     "row": Work(row_s=1),
     "sum": Work(sum_s=1),
     "buffer": Work(buffer_bytes_per_s=_ONE_BYTE),
@@ -144,6 +146,8 @@ def time_work(job: Job, cluster: Cluster, tick: Tick, *, quick: bool = False) ->
         if quick and probes.passes == QUICK_PASSES:
             break
         seconds = _agreed(job, perf_counter() - started)
+    for _ in range(probes.passes, LEAST_PASSES):
+        tick()
     hidden = time_hidden(job, cluster, quick=quick) if job.world > 1 else 0.0
     return replace(probes.found(), hidden=_agreed(job, hidden))
 
@@ -188,7 +192,10 @@ class Probes:
         return bool((np.maximum(first, second) <= (1 + AGREE) * np.minimum(first, second)).all())
 
     def found(self) -> WorkTimes:
-        """What the passes so far come to."""
+        """What the passes so far come to; all ranks must call this."""
+        return from_first(self._job, self._found)
+
+    def _found(self) -> WorkTimes:
         times = np.array(self._times)
         samples = [probe.sample(times[:, :, at]) for at, probe in enumerate(self._probes)]
         return WorkTimes(tuple(samples))
@@ -258,12 +265,12 @@ def _step_of(job: Job, shape: Shape, plan: Plan) -> Callable[[int], None]:
     ]
 
     lines = shape.batch if shape.pooled else shape.batch * shape.length
-    gradient = torch.full((lines, shape.dim), 1e-3)
+    gradients = [torch.full((lines, shape.dim_of(n)), 1e-3) for n in range(shape.tables)]
 
     def step(number: int) -> None:
         given = embeddings(batches[number % BATCHES]).values()
         outputs = list(given) if shape.pooled else [rows.values for rows in given]
-        torch.autograd.backward(outputs, [gradient.view(out.shape) for out in outputs])
+        torch.autograd.backward(outputs, gradients)
         embeddings.optimizer.step()
 
     return step

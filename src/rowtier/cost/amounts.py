@@ -137,7 +137,7 @@ def _add_work(
     parts.reading[0, LOOKUPS] += work.lookup_s
     if way.adds_up:
         parts.reading[0, LOOKUPS] += passes * sizes.weight_bytes * work.byte_s
-        parts.reading[0, way.asked] += passes * work.row_s + work.distinct_s * way.once
+        parts.reading[0, way.asked] += passes * work.row_s + work.asked_s(way.once)
     parts.relaying[0] = passes * copy_s * rates.handed_on / tree.sizes[way.level]
 
 

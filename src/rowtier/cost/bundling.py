@@ -59,15 +59,21 @@ def bundled(tables: TableBands, tree: Tree) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class PiecesRun:
-    """How much a step's Python has to go through."""
+    """How much a step's Python has to go through, and which lookups it goes through twice."""
 
-    bundles: int
+    bundles: int  # of several tables
     pieces: int
     copied: int  # pieces that have several copies, which are kept equal
+    mixed: frozenset[str]  # tables that run with both: rows that are fetched, and sums
 
     def work_s(self, work: Work, training: bool) -> float:
-        """Seconds that the pieces take, whatever they are asked for."""
-        return work.band_s * self.pieces + work.copied_s * self.copied * training
+        """Seconds that bundles and pieces take, whatever they are asked for."""
+        copied_s = work.copied_s * self.copied * training
+        return work.bundle_s * self.bundles + work.band_s * self.pieces + copied_s
+
+    def lookup_s(self, table: str, work: Work) -> float:
+        """Seconds of finding out what one of a table's lookups needs, for each kind of exchange."""
+        return work.lookup_s * (2 if table in self.mixed else 1)
 
 
 def pieces_run(tables: TableBands, tree: Tree) -> PiecesRun:
@@ -75,10 +81,19 @@ def pieces_run(tables: TableBands, tree: Tree) -> PiecesRun:
     bands_of = {table.name: (table, bands) for table, bands in tables}
     names = bundled(bands_of.values(), tree)
     pieces = copied = 0
+    mixed: set[str] = set()
     for together in names:
         bands = [band for name in together for band in bands_of[name][1]]
         if len(together) > 1:
             bands = list({piece_key(band, tree): band for band in bands}.values())
         pieces += len(bands)
+        if len({_gives_sums(band, tree) for band in bands}) > 1:
+            mixed.update(together)
         copied += sum(tree.sizes[tree.scopes[band.scope]] < tree.devices for band in bands)
-    return PiecesRun(len(names), pieces, copied)
+    bundles = sum(len(together) > 1 for together in names)
+    return PiecesRun(bundles, pieces, copied, frozenset(mixed))
+
+
+def _gives_sums(band: Band, tree: Tree) -> bool:
+    """Whether owners return sums; a copy on every device has nobody to ask."""
+    return band.exchange == "sums" and tree.scopes[band.scope] > 0

@@ -23,7 +23,7 @@ from rowtier.cost.links import Sending, add_staged_sums, add_sums
 from rowtier.cost.memory import table_output_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
-from rowtier.cost.touch import Bags, table_basis, touched
+from rowtier.cost.touch import LOOKUPS, Bags, table_basis, touched
 from rowtier.cost.tree import Tree
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
@@ -76,6 +76,7 @@ class Tally:
         self._relayed = Sending(tree)  # the same of rows that go by gateways
         self._own_sums_s = np.zeros(tree.holders)
         self._sums_s = np.zeros(tables)  # the same by table
+        self._lookups = np.zeros(tables)  # of a device, in each band
 
     def add(
         self, stats: TableStats, bands: Iterable[Band], profile: Profile, rows: Ints | None
@@ -126,7 +127,8 @@ class Tally:
         work_s = own.serving[0] + self._own_sums_s + (packed.sent + packed.received).sum(axis=1)
         reading_s = sum(Parts.of(self.tree, g.by_place).reading.sum() for g in self._gathers)
         fixed_s = work.table_s * self._tables + self.pieces.work_s(work, self.options.training)
-        work_s[:devices] += reading_s + self._relayed.handed_on + self._outputs_s.sum()
+        reading_s += self._again_s.sum() + self._outputs_s.sum()
+        work_s[:devices] += reading_s + self._relayed.handed_on
         return np.asarray(work_s + fixed_s)
 
     @cached_property
@@ -134,10 +136,19 @@ class Tally:
         """What the runtime runs: bands of tables that are alike are one."""
         return pieces_run(self._placed, self.tree)
 
+    @property
+    def _again_s(self) -> Floats:
+        """Work of a device, by table, for lookups that it goes through once more."""
+        work = self.tree.cluster.work
+        names = [table.name for table, _ in self._placed]
+        more_s = [self.pieces.lookup_s(name, work) - work.lookup_s for name in names]
+        return np.asarray(self._lookups * more_s)
+
     def table_work_s(self) -> Floats:
         """The same of each table, all holders together, but for what every band takes."""
         own = [Parts.of(self.tree, gather.by_owner) for gather in self._gathers]
-        reading_s = sum((each.reading[0] + each.relaying[0] for each in own), self._outputs_s)
+        beside_s = self._outputs_s + self._again_s
+        reading_s = sum((each.reading[0] + each.relaying[0] for each in own), beside_s)
         serving_s = self.by_table().serving[0] + self._sums_s
         return np.asarray(serving_s + reading_s * self.tree.devices)
 
@@ -157,6 +168,7 @@ class Tally:
         sums = np.empty((len(values) + 1, count))
         sums[:-1] = dealt.by_member(count)
         sums[-1] = band.rows if count == 1 else band.rows_per_member(count)
+        self._lookups[subject.index] += sums[amounts.at(LOOKUPS)].sum()
         for kind_amounts, at in by_kind:
             moved = kind_amounts.matrix @ sums[:, at]
             self._gathers[way.level].add(moved, positions[at], subject.index)

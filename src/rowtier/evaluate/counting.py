@@ -96,12 +96,16 @@ class Counter:
     def __post_init__(self) -> None:
         self.tree = tree_of(self.plan.cluster)
         self.shape = Shape.of(self.tree)
-        order = self.plan.order
+        order, work = self.plan.order, self.plan.cluster.work
         assert order is not None
+        self._pieces = pieces_run(self.plan, self.tree)
         self.homes = [
-            homes_of(table, bands, order[table.name], self.tree, self.options)
+            homes_of(
+                table, bands, order[table.name], self.tree, self.options,
+                self._pieces.lookup_s(table.name, work) - work.lookup_s,
+            )
             for table, bands in self.plan
-        ]
+        ]  # fmt: skip
         self._facts = [_padded(homes) for homes in self.homes]
         self._dense = [self._dense_amounts(homes) for homes in self.homes]
         ways = (Way.of(band, self.tree) for _, bands in self.plan for band in bands)
@@ -113,8 +117,8 @@ class Counter:
     @property
     def _fixed_s(self) -> float:
         """Work that tables and bands take, whatever they are asked for."""
-        work, pieces = self.plan.cluster.work, pieces_run(self.plan, self.tree)
-        return work.table_s * len(self.plan.bands) + pieces.work_s(work, self.options.training)
+        work, training = self.plan.cluster.work, self.options.training
+        return work.table_s * len(self.plan.bands) + self._pieces.work_s(work, training)
 
     @property
     def _pooled_s(self) -> Floats:

@@ -108,16 +108,19 @@ class Homes:
 
 
 def homes_of(
-    table: Table, bands: Sequence[Band], touched: NarrowInts, tree: Tree, options: CostOptions
-) -> Homes:
-    """Unfold a table's bands."""
+    table: Table, bands: Sequence[Band], touched: NarrowInts, tree: Tree, options: CostOptions,
+    again_s: float = 0.0,
+) -> Homes:  # fmt: skip
+    """Unfold a table's bands; `again_s` is the work of lookups that are gone through twice."""
     by_rank = rows_by_rank(touched, table.num_embeddings)
     stacks = layers_of(bands)
     state = np.full((table.num_embeddings, 1 + len(stacks)), -1, dtype=np.int32)
     layers = []
     for index, stack in enumerate(stacks):
         column = state[:, 1 + index]
-        layers.append(_layer(table, stack, by_rank, column, tree, options))
+        layer = _layer(table, stack, by_rank, column, tree, options)
+        layer.work[:, WORK.index("lookup")] += again_s
+        layers.append(layer)
         column[touched] += SEEN * (column[touched] >= 0)
     return Homes(table, tuple(layers), tuple(_views(table, layers, tree, options)), state)
 
@@ -212,7 +215,7 @@ def _work(table: Table, band: Band, way: Way, tree: Tree, options: CostOptions) 
     copy_s = work.copy_s(sizes.weight_bytes)
     found = {
         "lookup": work.lookup_s + rows * passes * sizes.weight_bytes * work.byte_s,
-        "ask": rows * (passes * work.row_s + work.distinct_s * way.once),
+        "ask": rows * (passes * work.row_s + work.asked_s(way.once)),
         "serve": passes * copy_s,
         "update": work.update_s(sizes.optimizer) * options.training,
         "copy": copy_s,
