@@ -99,6 +99,14 @@ OWN: Sequence[Own] = (
         "measured time", "flexshard", "time_error_median", "%"),
     Own("Exactness of predictions", "communication time, the largest error",
         "measured time", "flexshard", "time_error_max", "%"),
+    Own("Exactness of predictions", "whole step on this machine, calibrated in the same run, the "
+        "median error", "measured time", "step_truth", "step_error_median", "%"),
+    Own("Exactness of predictions", "the same, nine in ten are below", "measured time",
+        "step_truth", "step_error_p90", "%"),
+    Own("Exactness of predictions", "pairs of plans, more than 10 % apart on the clock, that the "
+        "model orders alike", "measured order", "step_truth", "order_agreement", "%"),
+    Own("Exactness of predictions", "predicted steps of two calibrations in a row, the largest "
+        "difference", "each other", "step_truth", "calibrate_spread", "%"),
     Own("Exactness of predictions", "bytes over the link of SCA's training, the largest error",
         "bytes on the interfaces", "sca", "link_bytes_error_max", "%"),
     Own("Exactness of predictions", "expected bytes of caches and workers, the largest error",
@@ -132,6 +140,9 @@ OWN: Sequence[Own] = (
     Own("Step time against TorchRec's", "pooled step, joint, the least speed-up",
         "the best of TorchRec's table-wise and row-wise", "runtime_step",
         "pooled_vs_torchrec_best_min"),
+    Own("Step time against TorchRec's", "small step, 26 tables × 64 floats, 32 and 256 samples a "
+        "rank, the least speed-up", "the best of TorchRec's table-wise and row-wise",
+        "runtime_step", "small_vs_torchrec_min"),
     Own("Step time against TorchRec's", "peak memory of a rank, the most",
         "what the plan says", "runtime_step", "memory_over_plan_max"),
     Own("Exactness of training", "difference of any weight, coalesced and cached, at the end of "

@@ -7,7 +7,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -29,8 +29,7 @@ class Task:
     """What the ranks measure."""
 
     workloads: Sequence[tuple[Workload, Profile]]
-    batch_sizes: Sequence[int]
-    rounds: int
+    rounds: Mapping[int, int]  # by batch size
     warm: int = 2
     quick: bool = False  # calibrate roughly
 
@@ -76,7 +75,7 @@ def measure_cells(
 
     probes, found = Probes(Job(rank, size, size), clusters[0]), []
     for workload, profile in task.workloads:
-        for samples in task.batch_sizes:
+        for samples in task.rounds:
             here = replace(profile, batch_size=samples)
             plans = shared(rank, lambda: plans_of(here, clusters[0]))  # noqa: B023
             times = time_plans(rank, size, distinct(plans), workload, samples, task)
@@ -191,7 +190,7 @@ def time_plans(
     """Seconds of a step on the slowest rank, round by round; plans take turns."""
     trained = {name: Trained(plan) for name, plan in plans.items()}
     times: dict[str, list[float]] = {name: [] for name in trained}
-    for number in range(task.warm + task.rounds):
+    for number in range(task.warm + task.rounds[samples]):
         lead, bags = (workload.batch(rank, size, 2 * number + second, samples) for second in (0, 1))
         for name in rotated(list(trained), number):
             seconds = trained[name].timed(lead, bags)
