@@ -29,7 +29,7 @@ def cluster_of(size: int, latency_s: float = 1e-4) -> Cluster:
 
 def test_every_cell_has_a_line_for_every_plan_with_parts_that_add_up():
     drawn = Drawn("pooled", "sum", (1, 2), rows=500), Drawn("sequence", "none", (3,), rows=500)
-    task = Task([(one, one.profile()) for one in drawn], (8, 16), rounds=2, warm=1)
+    task = Task([(one, one.profile()) for one in drawn], {8: 2, 16: 2}, warm=1)
     rows, others = run_ranks(2, measure_cells, [cluster_of(2), cluster_of(2, 2e-4)], task)
     assert len(rows) == len(others) == 2 * 2 * len(METHODS)
     for row in rows:
