@@ -11,6 +11,7 @@ import rowtier
 from rowtier import Band, Cluster, Plan, Profile, Table, Tables, UserError
 from rowtier.cost.step import step_cost
 from rowtier.evaluate.what_if import what_if
+from rowtier.plan.binding import rules
 
 
 @pytest.fixture(scope="module")
@@ -201,6 +202,14 @@ def test_counted_plans_say_what_statistics_and_caution_do() -> None:
     assert "with 90% confidence" in rowtier.explain(shy).statistics[1]
     plain = rowtier.make_plan(of, cluster(), "row-wise")
     found = rowtier.explain(plain)
-    assert "proves no bound" in found.verdict
+    assert "no bound is proved" in found.verdict
     assert "no prices" in found.more[0]
     assert what_if(plain, "tiers.hbm.capacity=1GiB").promised_s is None
+
+
+def test_a_bound_is_only_said_for_what_the_plan_assumes() -> None:
+    plan = rowtier.make_plan(profile(), cluster(), "joint")
+    assert plan.assuming(0.0).certificate is not None
+    other = rowtier.explain(plan.assuming(0.1))
+    assert "no bound is proved" in other.verdict
+    assert other.binds.startswith(rules(other.cost))

@@ -92,8 +92,10 @@ class Calibration:
             return [
                 'work was not measured, as torch is not installed: pip install "rowtier[torch]"'
             ]
-        said = f"work: explains the steps that were timed to {self.work.error:.0%} in the median"
-        found = [f"{said}; two halves of the repeats differ by {self.work.spread:.0%} at most"]
+        found = [
+            f"work: explains the steps that were timed to {self.work.error:.0%} in the median",
+            f"two halves of the repeats differ by {self.work.spread:.0%} at most",
+        ]
         if not self.work.agrees:
             found.append(
                 f"more than {AGREE:.0%} is too much: calibrate again when the machine is idle"

@@ -32,6 +32,7 @@ ROUNDS = 4  # of each step in a pass; a fifth, the first, is not timed
 LONGEST_S = 90.0  # after which steps are not repeated any more, whether halves agree or not
 AGREE = 0.10  # medians of two halves of the passes, relative
 BATCHES = 4
+LEAST_COUNTED_S = 1e-13  # for one of anything: a byte in a buffer takes some 1e-11
 _ONE_BYTE = 1.0  # per second: a byte in a buffer then takes a second
 
 UNITS: dict[str, Work] = {
@@ -88,7 +89,7 @@ class WorkTimes:
 
     def work(self) -> Work:
         """The work as a cluster file has it."""
-        found = {name: rounded(seconds) for name, seconds in self.seconds.items()}
+        found = {n: rounded(s) if s >= LEAST_COUNTED_S else 0.0 for n, s in self.seconds.items()}
         updates = {name: found.pop(name) for name in UpdateWork.model_fields}
         buffer_s, output_s = found.pop("buffer"), found.pop("output")
         return Work(

@@ -21,6 +21,7 @@ from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.cli.predict import IdsOption, WeightedOption, cost_options, more
 
 if TYPE_CHECKING:
+    from rowtier.cost.options import CostOptions
     from rowtier.evaluate.compare import Comparison, Load
     from rowtier.plan.plan import Plan
 
@@ -88,7 +89,7 @@ def command(
     if json:
         show.as_json(result.to_dict())
         return
-    _report(result, next(iter(loaded.values())), full)
+    _report(result, next(iter(loaded.values())), options, full)
 
 
 def _sorted_out(arguments: list[str]) -> tuple[dict[str, Plan], list[str]]:
@@ -120,9 +121,11 @@ def _name(path: Path, paths: list[Path]) -> str:
     return str(path) if len(others) > 1 else path.resolve().name
 
 
-def _report(result: Comparison, plan: Plan, full: bool) -> None:
+def _report(result: Comparison, plan: Plan, options: CostOptions, full: bool) -> None:
+    from rowtier.evaluate.phrases import assumptions
+
     show.line(result.verdict)
-    for line in result.explanation:
+    for line in (*result.explanation, *assumptions(plan, options)):
         show.line(f"  {line}")
     for note in (*result.notes, *_warnings(result)):
         show.line(f"! {note}")

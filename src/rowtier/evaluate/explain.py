@@ -17,6 +17,7 @@ from rowtier.evaluate.phrases import amount, assumptions, ms, prices, rounds, wo
 from rowtier.evaluate.shares import step_shares
 from rowtier.evaluate.what_if import WhatIf, what_if
 from rowtier.evaluate.words import cuts, placement
+from rowtier.plan.binding import rules
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
 from rowtier.units import show_bytes
@@ -76,7 +77,7 @@ class Explanation:
         said = f"{self.plan.method} takes {ms(self.cost.step_s)} a step"
         certificate = self.plan.certificate
         if certificate is None:
-            return f"{said}; the method proves no bound, so nobody knows how good that is"
+            return f"{said}; no bound is proved for that, so nobody knows how good it is"
         view = VIEWS[certificate.view]
         what = "" if view.name == "step" else f" in what it minimises, {view.says}"
         return f"{said}, at most {certificate.gap:.2%} above the best possible{what}"
@@ -93,9 +94,8 @@ class Explanation:
         order = sorted(self.parts, key=lambda name: -self.parts[name])
         most = [f"{self.parts[n] / step_s:.0%} {n}" for n in order if self.parts[n] > 0.01 * step_s]
         where = f"a step is {', '.join(most)}" if most else "a step takes no time"
-        if self.plan.certificate is None:
-            return where
-        return f"{self.plan.certificate.binding}; {where}"
+        certificate = self.plan.certificate
+        return f"{rules(self.cost) if certificate is None else certificate.binding}; {where}"
 
     @property
     def step(self) -> list[str]:

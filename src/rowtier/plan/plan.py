@@ -199,9 +199,10 @@ class Plan:
         return CostOptions(dense_s=self.origin.get("options", {}).get("dense_s", 0.0))
 
     def assuming(self, dense_s: float) -> Plan:
-        """The same plan beside another time of the rest of the model."""
+        """The same plan beside another time of the rest of the model: no bound is for that."""
         options = {**self.origin.get("options", {}), "dense_s": dense_s}
-        return replace(self, origin={**self.origin, "options": options})
+        proved = self.certificate if dense_s == self.assumed.dense_s else None
+        return replace(self, origin={**self.origin, "options": options}, certificate=proved)
 
     def rows_in_order(self, table: str) -> NDArray[np.int64]:
         """All row ids of a table by rank."""
