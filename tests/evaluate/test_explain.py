@@ -208,7 +208,7 @@ def test_counted_plans_say_what_statistics_and_caution_do() -> None:
 
 
 def test_a_bound_is_only_said_for_what_the_plan_assumes() -> None:
-    plan = rowtier.make_plan(profile(), cluster(), "joint")
+    plan = rowtier.make_plan(profile("user", rows=5_000), cluster(), "joint")
     assert plan.assuming(0.0).certificate is not None
     other = rowtier.explain(plan.assuming(0.1))
     assert "no bound is proved" in other.verdict
