@@ -24,7 +24,7 @@ def test_no_plan_is_below_the_bound_over_everything(seed: int) -> None:
         assert row["true_broken"] == 0
 
 
-def test_owners_inside_nodes_are_below_the_certificate_and_not_below_the_bound() -> None:
+def test_servers_beside_devices_beat_joint_and_stay_above_the_bound() -> None:
     row = look_at("hand", dict(hand_made())["2 devices and 2 servers"], np.random.default_rng(0))
     assert row is not None
     assert row["true_broken"] == 0
@@ -32,14 +32,7 @@ def test_owners_inside_nodes_are_below_the_certificate_and_not_below_the_bound()
 
 
 def test_every_field_of_a_band_is_drawn_and_in_the_bound() -> None:
-    said = {
-        "start",
-        "stop",
-        "columns",
-        "members",
-        "order",
-        "offset",
-    }  # which rows, and who has them
+    said = {"start", "stop", "columns", "members", "order", "offset"}  # which rows, and where
     ways = {"scope", "tier", "exchange", "coalesced", "staged", "sync"}
     assert set(Band.model_fields) == said | ways
     cluster, random = Cluster.preset("dgx-h100-2"), np.random.default_rng(1)
