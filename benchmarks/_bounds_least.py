@@ -42,13 +42,14 @@ from rowtier.cost.amounts import whole_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.tally import outputs_work_s
 from rowtier.cost.terms import RowTerms, row_terms
-from rowtier.cost.time import ASKING, SYNCING, link_s_per_byte, turn_shares
+from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.touch import LOOKUPS, Bags, table_basis
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.jit import compiled
 from rowtier.plan.constraints import Constraints
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.solve.menu import memories
+from rowtier.plan.solve.prices import least_fixed_s
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.tables import Table
@@ -57,7 +58,6 @@ from rowtier.tables import Table
 MASSES = np.concatenate(([0.0], np.geomspace(1e-5, 0.05, 40), np.geomspace(0.05, 1.0, 61)[1:]))
 SAFETY = 1 - 1e-9  # rounding errors must not lift a bound above the truth
 NEARLY_FREE_S = 1e-30  # of a sum; 0 says that a way sends rows
-LEAST_ROUNDS = min(ASKING + 2, SYNCING)  # ids, rows and gradients, or copies
 
 
 class Holding(NamedTuple):
@@ -414,38 +414,15 @@ def least_of(
 ) -> Least:
     """Everything that the bound of a problem needs."""
     wanted = options.constraints
+    outputs_s = sum(outputs_work_s(stats, profile, cluster, cost) for stats in profile.stats)
     return Least(
         tuple(choice_of(s, profile, cluster, cost, wanted, sync_weight) for s in profile.stats),
         np.array([size for _, size in memories(cluster, options.reserved)]),
-        _fixed_s(profile, cluster, cost, sync_weight),
-        sum(outputs_work_s(stats, profile, cluster, cost) for stats in profile.stats),
+        least_fixed_s(profile, cluster, cost, sync_weight) - outputs_s,
+        outputs_s,
         sync_weight * cost.dense_s * cluster.work.hidden,
         _scale(tree_of(cluster)),
     )
-
-
-def _fixed_s(profile: Profile, cluster: Cluster, cost: CostOptions, sync_weight: float) -> float:
-    """Seconds of work and of waiting that no plan avoids, on any holder.
-
-    Tables that are not pooled run alone, and all others are one band at least. While training, the
-    widest level that joins several groups carries something: copies that are kept in step, or rows
-    or sums that are asked for, in some rounds each, with a message at least to each group beside
-    the own. What goes there directly waits at no other level. Where levels run side by side, bytes
-    of another one may take longer.
-    """
-    work, tables = cluster.work, [stats.table for stats in profile.stats]
-    alone = sum(table.pooling == "none" for table in tables)
-    fixed_s = work.step_s + len(tables) * work.table_s
-    fixed_s += work.band_s * (alone + (alone < len(tables)))
-    if cluster.servers or not cost.training or not any(s.lookups for s in profile.stats):
-        return fixed_s
-    shares = turn_shares(tree_of(cluster), "levels")
-    wide = [pair for pair in zip(cluster.levels, shares, strict=True) if pair[0].size > 1]
-    if not wide:
-        return fixed_s
-    level, share = wide[-1]
-    waiting_s = float(share) * (level.latency_s + (level.size - 1) * level.message_s)
-    return fixed_s + LEAST_ROUNDS * (work.round_s + sync_weight * waiting_s)
 
 
 @dataclass(frozen=True, eq=False)
