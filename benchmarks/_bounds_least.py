@@ -68,6 +68,7 @@ class Holding(NamedTuple):
     memory: int  # which of `menu.memories`
 
 
+@lru_cache(maxsize=64)
 def holdings(cluster: Cluster, pooled: bool) -> tuple[Holding, ...]:
     """Every way that a band can say, but for those that cost no less than another.
 
@@ -76,11 +77,6 @@ def holdings(cluster: Cluster, pooled: bool) -> tuple[Holding, ...]:
     `coalesced` and `staged` say nothing, nor does `sync` of a row that has no copies; sums are
     asked for lookup by lookup, and those that are `staged` are no fewer for a reader.
     """
-    return _holdings(cluster, pooled)
-
-
-@lru_cache(maxsize=64)
-def _holdings(cluster: Cluster, pooled: bool) -> tuple[Holding, ...]:
     tree, found = tree_of(cluster), []
     for (memory, kind, tier), scope in product(_memories(cluster), cluster.scopes):
         level = tree.scopes[scope]

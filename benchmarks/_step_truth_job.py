@@ -7,9 +7,9 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from _job import join
 from _step_truth_data import Bags, Workload
@@ -21,7 +21,6 @@ from rowtier.cost.step import StepCost, step_cost
 METHODS = ("joint", "row-wise", "row-wise-coalesced", "table-wise")
 NARROW = CostOptions(ids="narrow")  # as the runtime sends them
 LR = 0.01
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,14 +69,15 @@ def measure_cells(
     more, by the same code, one pass after each cell: this machine's memory is up to 1.5 times
     slower in one minute than in the next, and so its weather is the same for both.
     """
-    from rowtier.calibrate.job import Job
+    from rowtier.calibrate.job import Job, from_first
     from rowtier.calibrate.work import Probes
 
-    probes, found = Probes(Job(rank, size, size), clusters[0]), []
+    job = Job(rank, size, size)
+    probes, found = Probes(job, clusters[0]), []
     for workload, profile in task.workloads:
         for samples in task.rounds:
             here = replace(profile, batch_size=samples)
-            plans = shared(rank, lambda: plans_of(here, clusters[0]))  # noqa: B023
+            plans = from_first(job, lambda: plans_of(here, clusters[0]))  # noqa: B023
             times = time_plans(rank, size, distinct(plans), workload, samples, task)
             probes.time()
             found.append(({"ranks": size, "data": workload.name, "batch": samples}, plans, times))
@@ -99,16 +99,6 @@ def say(rank: int, cell: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None
                 "work {work_ms:.3g}, links {links_ms:.3g}".format(**row)
             )
         print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-def shared(rank: int, make: Callable[[], T]) -> T:
-    """What rank 0 makes, on all ranks."""
-    import torch.distributed as dist
-
-    held: list[Any] = [make() if rank == 0 else None]
-    dist.broadcast_object_list(held)
-    made: T = held[0]
-    return made
 
 
 def plans_of(profile: Profile, cluster: Cluster) -> dict[str, Plan]:

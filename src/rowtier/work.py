@@ -50,17 +50,17 @@ class Work(Noun):
     update: UpdateWork = UpdateWork()
     hidden: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
 
-    def asked_s(self, once: bool) -> float:
-        """Seconds of a reader for a row that it asks for, beside writing and reading it."""
-        return self.distinct_s if once else self.plain_s
+    def copy_s(self, row_bytes: float) -> float:
+        """Seconds of writing a row of this size to a buffer, or of reading it there."""
+        return self.row_s + row_bytes * self.byte_s
 
     def sum_copy_s(self, sum_bytes: float) -> float:
         """The same of a partial sum."""
         return self.sum_s + sum_bytes * self.byte_s
 
-    def copy_s(self, row_bytes: float) -> float:
-        """Seconds of writing a row of this size to a buffer, or of reading it there."""
-        return self.row_s + row_bytes * self.byte_s
+    def asked_s(self, once: bool) -> float:
+        """Seconds of a reader for a row that it asks for, beside writing and reading it."""
+        return self.distinct_s if once else self.plain_s
 
     @property
     def byte_s(self) -> float:

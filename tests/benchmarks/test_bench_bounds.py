@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -15,13 +14,15 @@ from bounds import look_at
 from rowtier import Band, Cluster
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_no_plan_is_below_the_bound_over_everything(seed: int) -> None:
-    random = np.random.default_rng(10_000 + seed)
-    row = look_at("drawn", draw_instance(random), random)
-    if row is not None:
-        assert row["plans"] > 20
-        assert row["true_broken"] == 0
+def test_no_plan_is_below_the_bound_over_everything() -> None:
+    rows = []
+    for seed in range(12):
+        random = np.random.default_rng(10_000 + seed)
+        rows.append(look_at("drawn", draw_instance(random), random))
+    found = [row for row in rows if row is not None]  # nothing fits into the others
+    assert len(found) >= 9
+    assert all(row["plans"] > 20 for row in found)
+    assert [row["true_broken"] for row in found] == [0] * len(found)
 
 
 def test_servers_beside_devices_beat_joint_and_stay_above_the_bound() -> None:

@@ -66,8 +66,11 @@ def assert_plannable(folder: Path, cluster: Path) -> None:
     assert (code, errors) == (0, "")
 
 
-def test_under_torchrun_it_writes_a_node_that_can_be_planned_on(tmp_path: Path) -> None:
-    output, processes = tmp_path / "cluster.yaml", 2
+@pytest.mark.parametrize("processes", [2, 4])
+def test_under_torchrun_it_writes_a_node_that_can_be_planned_on(
+    tmp_path: Path, processes: int
+) -> None:
+    output = tmp_path / "cluster.yaml"
     done = under_torchrun(processes, output, "--memory", "4GiB", "--quick", "--json")
     assert done.returncode == 0, done.stderr
     facts = facts_in(done.stdout)

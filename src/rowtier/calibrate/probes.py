@@ -142,6 +142,7 @@ def _placed(way: str, shape: Shape, profile: Profile, cluster: Cluster) -> Plan:
 def _bands(way: str, shape: Shape, number: int, cluster: Cluster) -> Iterator[Band]:
     tier, rows = cluster.device.tiers[0].name, shape.rows
     exchange = "sums" if shape.pooled else "rows"
+    hot = rows if way == "only copies" else max(1, rows // HOT)
     whole = Band(start=0, stop=rows, scope=cluster.top, tier=tier, offset=number)
     if way == "alone":
         yield whole
@@ -156,11 +157,9 @@ def _bands(way: str, shape: Shape, number: int, cluster: Cluster) -> Iterator[Ba
     elif way == "sums":
         yield whole.model_copy(update={"exchange": "sums"})
     elif way == "mixed":
-        hot = max(1, rows // HOT)
         yield whole.model_copy(update={"stop": hot, "coalesced": True})
         yield whole.model_copy(update={"start": hot, "exchange": "sums"})
     else:
-        hot = rows if way == "only copies" else max(1, rows // HOT)
         copies = {"stop": hot, "scope": "device", "coalesced": True, "sync": "sparse", "offset": 0}
         yield whole.model_copy(update=copies)
         if hot < rows:

@@ -71,9 +71,9 @@ class PiecesRun:
         copied_s = work.copied_s * self.copied * training
         return work.bundle_s * self.bundles + work.band_s * self.pieces + copied_s
 
-    def lookup_s(self, table: str, work: Work) -> float:
-        """Seconds of finding out what one of a table's lookups needs, for each kind of exchange."""
-        return work.lookup_s * (2 if table in self.mixed else 1)
+    def again_s(self, table: str, work: Work) -> float:
+        """Seconds more for each of a table's lookups: what it needs of the other kind."""
+        return work.lookup_s if table in self.mixed else 0.0
 
 
 def pieces_run(tables: TableBands, tree: Tree) -> PiecesRun:
@@ -87,13 +87,8 @@ def pieces_run(tables: TableBands, tree: Tree) -> PiecesRun:
         if len(together) > 1:
             bands = list({piece_key(band, tree): band for band in bands}.values())
         pieces += len(bands)
-        if len({_gives_sums(band, tree) for band in bands}) > 1:
+        if len({Way.of(band, tree).adds_up for band in bands}) > 1:
             mixed.update(together)
         copied += sum(tree.sizes[tree.scopes[band.scope]] < tree.devices for band in bands)
     bundles = sum(len(together) > 1 for together in names)
     return PiecesRun(bundles, pieces, copied, frozenset(mixed))
-
-
-def _gives_sums(band: Band, tree: Tree) -> bool:
-    """Whether owners return sums; a copy on every device has nobody to ask."""
-    return band.exchange == "sums" and tree.scopes[band.scope] > 0

@@ -140,8 +140,7 @@ class Tally:
     def _again_s(self) -> Floats:
         """Work of a device, by table, for lookups that it goes through once more."""
         work = self.tree.cluster.work
-        names = [table.name for table, _ in self._placed]
-        more_s = [self.pieces.lookup_s(name, work) - work.lookup_s for name in names]
+        more_s = [self.pieces.again_s(table.name, work) for table, _ in self._placed]
         return np.asarray(self._lookups * more_s)
 
     def table_work_s(self) -> Floats:

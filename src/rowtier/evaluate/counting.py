@@ -102,7 +102,7 @@ class Counter:
         self.homes = [
             homes_of(
                 table, bands, order[table.name], self.tree, self.options,
-                self._pieces.lookup_s(table.name, work) - work.lookup_s,
+                self._pieces.again_s(table.name, work),
             )
             for table, bands in self.plan
         ]  # fmt: skip

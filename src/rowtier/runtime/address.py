@@ -54,7 +54,7 @@ class Piece:
     @property
     def pooled(self) -> bool:
         """Whether owners return partial sums; a copy on every device has nobody to ask."""
-        return self.way.exchange == "sums" and self.way.level > 0
+        return not self.way.adds_up
 
     @property
     def is_narrow(self) -> bool:
