@@ -78,6 +78,11 @@ class Cluster(Noun):
     overlap: tuple[tuple[Name, ...], ...] = ()
     work: Work = Work()
 
+    def __hash__(self) -> int:
+        """Of a part that tells most clusters apart: what a cluster is unfolded to is kept by it."""
+        links = (level.bandwidth_bytes_per_s for level in self.levels)
+        return hash((self.name, *links, *(tier.capacity_bytes for tier in self.device.tiers)))
+
     @classmethod
     def preset(cls, name: str) -> Cluster:
         """One of the clusters that come with rowtier; `PRESETS` lists them."""

@@ -7,7 +7,7 @@ add up, and so a plan that differs from another in one table costs one table to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
 
@@ -16,9 +16,10 @@ import numpy as np
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.bundling import bundle_key
+from rowtier.cost.deal import known_rows
 from rowtier.cost.links import Flow
 from rowtier.cost.options import DEFAULTS, CostOptions
-from rowtier.cost.step import StepCost, step_cost
+from rowtier.cost.tally import Tally
 from rowtier.cost.time import Phases, step_time
 from rowtier.cost.tree import tree_of
 from rowtier.profile.curve import Floats, Ints
@@ -48,22 +49,22 @@ class Load:
         options: CostOptions = DEFAULTS,
     ) -> Load:
         """The load of one table."""
-        alone = replace(profile, stats=(stats,))
-        cost = step_cost({stats.table.name: bands}, alone, cluster, None, options)
-        shared = bundle_key(stats.table, bands, tree_of(cluster)) is not None
-        return cls._of(cost, cost.pieces.work_s(cluster.work, options.training) * shared)
-
-    @classmethod
-    def _of(cls, cost: StepCost, shared_s: float) -> Load:
-        links, phases = cost.links, cost.links.phases
-        busy = (phases.asked, phases.answered, phases.relayed, phases.added_up, phases.synced)
+        tree = tree_of(cluster)
+        tally = Tally(tree, options, 1)
+        tally.add(stats, bands, profile, known_rows(stats, None))
+        own = tally.by_holder()
+        ids, forward = tally.ids.flow().back, tally.forward.flow()
+        sync = Flow((own.sync + own.sync_ids).T, (own.sync + own.sync_ids).T)
+        busy = (ids.busy, forward.busy, tally.relayed, tally.forward.extra_rounds, sync.busy)
+        shared = bundle_key(stats.table, bands, tree) is not None
+        shared_s = tally.pieces.work_s(cluster.work, options.training) * shared
         return cls(
-            cost.memory.rows.astype(np.float64),
-            cost.read_bytes + cost.written_bytes,
-            cost.own_work_s - shared_s,
-            links.ids,
-            links.forward,
-            links.sync + links.sync_ids,
+            np.rint(own.weights.T + own.state.T),
+            (own.read + own.written).T,
+            tally.work_s(own) - shared_s,
+            ids,
+            forward,
+            sync,
             np.stack(busy).astype(np.float64),
         )
 
@@ -76,6 +77,25 @@ class Load:
 
     def __mul__(self, factor: float) -> Load:
         return Load(*(mine * factor for mine in vars(self).values()))
+
+    def of_holders(self, holders: Ints) -> Load:
+        """The same with what other holders have to do: the i-th gets that of `holders[i]`."""
+        flows = (self.ids, self.forward, self.sync)
+        ids, forward, sync = (Flow(f.sent[holders], f.received[holders]) for f in flows)
+        kept, moved, work_s = (part[holders] for part in (self.kept, self.moved, self.work_s))
+        return Load(kept, moved, work_s, ids, forward, sync, self.rounds)
+
+    @property
+    def evened(self) -> Load:
+        """The same as if every holder had as much to do."""
+
+        def mean(part: Floats) -> Floats:
+            return np.broadcast_to(part.mean(axis=0), part.shape)
+
+        flows = (self.ids, self.forward, self.sync)
+        ids, forward, sync = (Flow(mean(f.sent), mean(f.received)) for f in flows)
+        kept, moved, work_s = (mean(part) for part in (self.kept, self.moved, self.work_s))
+        return Load(kept, moved, work_s, ids, forward, sync, self.rounds)
 
     def step_s(self, cluster: Cluster, options: CostOptions = DEFAULTS) -> Floats:
         """Seconds of a step with this load, one for each placement."""

@@ -8,6 +8,7 @@ tables: the cost of a profile with one table is that table's part.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,11 @@ from rowtier.cost.deal import known_rows
 from rowtier.cost.links import Flow
 from rowtier.cost.memory import MemoryUse, all_remap_bytes, in_first_tier, output_bytes
 from rowtier.cost.options import DEFAULTS, CostOptions
+from rowtier.cost.spread import Spread, spread_of
 from rowtier.cost.tally import Tally
 from rowtier.cost.time import Phases, StepTime, step_time
 from rowtier.cost.tree import Tree, tree_of
+from rowtier.cost.variance import Asked
 from rowtier.profile.curve import Floats
 from rowtier.profile.order import RowOrder
 from rowtier.profile.profile import Profile
@@ -87,17 +90,27 @@ class StepCost:
     tables: tuple[TableCost, ...]
     own_work_s: Floats  # of every holder, but for what a step and its rounds take
     pieces: PiecesRun  # that the runtime runs: bands of tables that are alike are one
+    asked: Asked
 
     @property
     def step_s(self) -> float:
-        """Expected seconds of a step."""
+        """Seconds of a step whose loads are the mean ones."""
         return self.time.step_s
+
+    @cached_property
+    def spread(self) -> Spread:
+        """How much steps differ, and what that makes of their mean; found when asked for."""
+        links = self.links
+        exchange = [links.ids, links.forward, links.backward]
+        moved = self.read_bytes + self.written_bytes
+        return spread_of(self.asked, moved, exchange, links.sync + links.sync_ids, self.time)
 
     def to_dict(self) -> dict[str, Any]:
         """The same facts for machines."""
         time = self.time
         return {
             "step_s": self.step_s,
+            "spread": self.spread.to_dict(),
             "memory_s": time.slowest_memory_s,
             "work_s": time.slowest_work_s,
             "work_parts_s": self.work_parts(),
@@ -203,6 +216,7 @@ def step_cost(
         _tables(profile, tally),
         work_s,
         tally.pieces,
+        Asked(bands, profile, cluster, order, options),
     )
 
 

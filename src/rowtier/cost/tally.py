@@ -6,7 +6,7 @@ are added up per position in a group and unfolded to holders at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -112,6 +112,8 @@ class Tally:
             self.forward.add_flat(level, members, each.reply[0])
             self.ids.add_flat(level, members, each.ask[0])
         for level, gather in self._staged.items():
+            if not self.relayed[level - 1]:
+                continue  # nothing goes by gateways
             members, size = self.tree.members[level], self.tree.sizes[level - 1]
             ids, rows, copies_s = gather.by_place.reshape(3, level, -1, size)
             self.ids.add_staged(level, members, ids)
@@ -194,21 +196,12 @@ class Tally:
 
     def _send_sums(self, subject: Subject, pooled: list[Pooled]) -> None:
         """One sum per sample and owner, over all of a table's bands that share columns."""
-        tree, bags = self.tree, Bags.of(subject.stats)
-        item_bytes = subject.stats.table.item_bytes * subject.batch_size
-        edges = sorted({edge for band in pooled for edge in band.columns})
-        for first, last in pairwise(edges):
-            masses: dict[bool, dict[int, Floats]] = {False: {}, True: {}}
-            for band in pooled:
-                if band.columns[0] <= first and last <= band.columns[1]:
-                    mass = masses[band.staged].setdefault(band.level, np.zeros(tree.holders))
-                    mass[tree.members[band.level][:, band.positions]] += band.masses
-            amount_bytes = (last - first) * item_bytes
-            for staged, found in masses.items():
-                if found:
-                    sent = _SENDING[staged](self.forward, tree, found, bags, amount_bytes)
-                    self.sums_bytes[subject.index] += sent
-                    self._pack_sums(subject, found, staged, last - first, bags)
+        bags, item_bytes = Bags.of(subject.stats), subject.stats.table.item_bytes
+        for width, staged, masses in summed_masses(self.tree, pooled):
+            amount_bytes = width * item_bytes * subject.batch_size
+            sent = SENDING[staged](self.forward, self.tree, masses, bags, amount_bytes)
+            self.sums_bytes[subject.index] += sent
+            self._pack_sums(subject, masses, staged, width, bags)
 
     def _pack_sums(
         self, subject: Subject, masses: dict[int, Floats], staged: bool, width: int, bags: Bags
@@ -219,7 +212,7 @@ class Tally:
         if not sum_s:
             return
         batch_s = sum_s * subject.batch_size
-        sent_s = _SENDING[staged](self._packed, tree, masses, bags, batch_s)
+        sent_s = SENDING[staged](self._packed, tree, masses, bags, batch_s)
         own_mass = np.add.reduce(list(masses.values()))[: tree.devices]
         own_s = 2 * batch_s * bags.sums(own_mass)
         self._own_sums_s[: tree.devices] += own_s
@@ -234,4 +227,20 @@ def outputs_work_s(
     return passes * table_output_bytes(stats, profile) * cluster.work.output_byte_s
 
 
-_SENDING = {False: add_sums, True: add_staged_sums}
+def summed_masses(
+    tree: Tree, pooled: list[Pooled]
+) -> Iterator[tuple[int, bool, dict[int, Floats]]]:
+    """Columns whose partial sums are sent together: how many, whether staged, masses by scope."""
+    edges = sorted({edge for band in pooled for edge in band.columns})
+    for first, last in pairwise(edges):
+        masses: dict[bool, dict[int, Floats]] = {False: {}, True: {}}
+        for band in pooled:
+            if band.columns[0] <= first and last <= band.columns[1]:
+                mass = masses[band.staged].setdefault(band.level, np.zeros(tree.holders))
+                mass[tree.members[band.level][:, band.positions]] += band.masses
+        for staged, found in masses.items():
+            if found:
+                yield last - first, staged, found
+
+
+SENDING = {False: add_sums, True: add_staged_sums}

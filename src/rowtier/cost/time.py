@@ -151,7 +151,7 @@ def memory_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
 
 def tier_time_s(tree: Tree, moved_bytes: Floats) -> Floats:
     """Seconds that each tier (column) of each holder (row) is busy; sharers wait for each other."""
-    rates = np.stack([_own_s_per_byte(tree, kind) for kind in range(len(tree.tiers))])[tree.kinds]
+    rates = np.stack([own_s_per_byte(tree, kind) for kind in range(len(tree.tiers))])[tree.kinds]
     time_s = np.asarray(moved_bytes * _stretched(rates, moved_bytes))
     for name, tier in tree.tiers[0].items():
         sharers = tree.cluster.sharers(tier)
@@ -180,7 +180,8 @@ def _stretched(factors: NDArray[N], amounts: NDArray[Any]) -> NDArray[N]:
     return factors.reshape(*factors.shape, *(1,) * (amounts.ndim - factors.ndim))
 
 
-def _own_s_per_byte(tree: Tree, kind: int) -> Floats:
+def own_s_per_byte(tree: Tree, kind: int) -> Floats:
+    """Seconds of a byte in each tier of a holder of a kind; zero where it has none."""
     rates = np.zeros(len(tree.columns))
     for name, tier in tree.tiers[kind].items():
         rates[tree.columns[name]] = 1 / tier.bandwidth_bytes_per_s
@@ -223,7 +224,7 @@ def tier_s_per_byte(tree: Tree, kind: int) -> Floats:
 
 
 def _part_s_per_byte(tree: Tree, kind: int) -> Floats:
-    rates = _own_s_per_byte(tree, kind)
+    rates = own_s_per_byte(tree, kind)
     for name, tier in tree.tiers[kind].items():
         rates[tree.columns[name]] *= tree.cluster.sharers(tier)
     return rates
@@ -241,10 +242,10 @@ def link_s_per_byte(tree: Tree, purpose: Purpose = "exchange") -> Floats:
         ]
     )
     shares = turn_shares(tree, "levels")
-    return np.asarray(rates.reshape(-1) * shares / _efficiencies(tree, purpose))
+    return np.asarray(rates.reshape(-1) * shares / efficiencies(tree, purpose))
 
 
-def _efficiencies(tree: Tree, purpose: Purpose) -> Floats:
+def efficiencies(tree: Tree, purpose: Purpose) -> Floats:
     """What the messages of a purpose reach of each level's bandwidth."""
     return np.array([getattr(level, f"{purpose}_efficiency") for level in tree.cluster.levels])
 
@@ -256,28 +257,29 @@ def link_time_s(tree: Tree, flows: Iterable[Flow], purpose: Purpose) -> Floats:
     for flow in flows:
         for index in range(tree.levels):
             time_s[:, index] += np.maximum(
-                _one_way_s(tree, flow.sent[:, index], index),
-                _one_way_s(tree, flow.received[:, index], index),
+                one_way_s(tree, flow.sent[:, index], index),
+                one_way_s(tree, flow.received[:, index], index),
             )
-    return np.asarray(time_s / _stretched(_efficiencies(tree, purpose), time_s[0]))
+    return np.asarray(time_s / _stretched(efficiencies(tree, purpose), time_s[0]))
 
 
-def _one_way_s(tree: Tree, moved_bytes: Floats, index: int) -> Floats:
+def one_way_s(tree: Tree, moved_bytes: Floats, index: int, power: int = 1) -> Floats:
+    """Seconds of each holder's link of a level, one way; with `power` 2, of variances."""
     level = tree.cluster.levels[index]
     bandwidth = np.full(tree.holders, level.bandwidth_bytes_per_s)
     for rack in tree.racks:
         if rack.bandwidth_bytes_per_s is not None:
             bandwidth[rack.first : rack.stop] = rack.bandwidth_bytes_per_s
-    own_s: Floats = moved_bytes / _stretched(bandwidth, moved_bytes)
+    own_s: Floats = moved_bytes / _stretched(bandwidth, moved_bytes) ** power
     if level.per == "device":
         return own_s
-    return _shared_s(tree, moved_bytes, own_s, index)
+    return _shared_s(tree, moved_bytes, own_s, index, power)
 
 
-def _shared_s(tree: Tree, moved_bytes: Floats, own_s: Floats, index: int) -> Floats:
+def _shared_s(tree: Tree, moved_bytes: Floats, own_s: Floats, index: int, power: int) -> Floats:
     """A group of the level below has one link for all it holds; servers beside it their own."""
     level = tree.cluster.levels[index]
-    shared_s = tree.group_sums(moved_bytes, index) / level.bandwidth_bytes_per_s
+    shared_s = tree.group_sums(moved_bytes, index) / level.bandwidth_bytes_per_s**power
     time_s = own_s.copy()
     time_s[: tree.devices] = np.repeat(shared_s, tree.sizes[index], axis=0)
     for rack in tree.racks:

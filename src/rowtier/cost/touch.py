@@ -66,10 +66,19 @@ def _touched(probability: Floats, log_miss: Floats, lookups: float) -> Floats:
 def table_basis(
     stats: TableStats, profile: Profile, group_sizes: Sequence[int], *, rest: bool = False
 ) -> Floats:
-    """The basis of a table, one column per bucket of its curve.
+    """The basis of a table, one column per bucket of its curve; kept, since it is asked often.
 
     With `rest` one more, for the rows after the last bucket, which are never looked up.
     """
+    known = _KNOWN_BASES.setdefault(stats, {})
+    key = (profile.batch_size, profile.batches, tuple(group_sizes), rest)
+    if key not in known:
+        known[key] = _basis(stats, profile, group_sizes, rest)
+        known[key].flags.writeable = False
+    return known[key]
+
+
+def _basis(stats: TableStats, profile: Profile, group_sizes: Sequence[int], rest: bool) -> Floats:
     curve, lookups = stats.curve, profile.lookups_per_step(stats)
     basis = basis_of(curve.probabilities, lookups, group_sizes)
     if stats.distinct_rows is not None and len(curve.stops):
@@ -86,6 +95,8 @@ def table_basis(
     return np.concatenate((basis, never), axis=1)
 
 
+_Key = tuple[int, Batches, tuple[int, ...], bool]
+_KNOWN_BASES: WeakKeyDictionary[TableStats, dict[_Key, Floats]] = WeakKeyDictionary()
 _KNOWN: WeakKeyDictionary[TableStats, dict[tuple[int, str], Floats]] = WeakKeyDictionary()
 
 
