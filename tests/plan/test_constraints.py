@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strategies import counted
 
 from rowtier import (
+    Band,
     Cluster,
     Constraints,
     InfeasibleError,
@@ -22,6 +23,7 @@ from rowtier import (
     UserError,
     make_plan,
 )
+from rowtier.cluster import Server, Tier
 from rowtier.cost.memory import used_bytes
 from rowtier.cost.step import step_cost
 from rowtier.plan.solve.pack import packed
@@ -85,6 +87,24 @@ def test_every_kind_of_pin_is_kept() -> None:
     assert len({b.members for b in plan.bands["t1"]}) == 1
     assert all(len(b.members) == 1 for b in plan.bands["t1"])
     assert verify(plan).holds
+
+
+@pytest.mark.parametrize(
+    ("scope", "members"), [("node", (1,)), ("device", (0,)), ("cluster", (4,))]
+)
+def test_a_table_in_one_piece_is_neither_copied_nor_on_a_server(
+    scope: str, members: tuple[int, ...]
+) -> None:
+    profile, cluster = _profile((400,)), _cluster(200_000, 200_000)
+    ram = Tier(name="hbm", capacity_bytes=10**6, bandwidth_bytes_per_s=1e9)
+    server = Server(name="server", count=1, level="cluster", tiers=(ram,))
+    cluster = cluster.model_copy(update={"servers": (server,)})
+    whole = Band(start=0, stop=400, scope=scope, members=members, tier="hbm")
+    wanted = Constraints.model_validate({"tables": {"t0": {"never_split": True}}})
+    cost = step_cost({"t0": (whole,)}, profile, cluster)
+    assert list(wanted.violations({"t0": (whole,)}, cost)) == [
+        "tables.t0: not all rows are on one device"
+    ]
 
 
 def test_tables_that_are_kept_together_share_a_device_and_follow_a_pin() -> None:

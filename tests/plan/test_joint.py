@@ -146,8 +146,10 @@ def test_nothing_is_cut_for_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> 
         return sum(map(len, plan.bands.values())), plan.certificate.objective
 
     bands, whole_s = made()
-    monkeypatch.setattr("rowtier.plan.joint.WORTH_CUTTING", 0.0)
+    monkeypatch.setattr("rowtier.plan.joint.make.NEAR_ENOUGH", 0.0)
     more, cut_s = made()
+    monkeypatch.setattr("rowtier.plan.joint.make.WORTH_CUTTING", 1e-4)
+    assert made() == (bands, whole_s)
     assert bands == len(stats) < more
     assert cut_s < whole_s < cut_s * 1.0001
 

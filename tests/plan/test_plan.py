@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +23,7 @@ from rowtier import (
 from rowtier.cost.memory import used_bytes
 from rowtier.plan.check import _capacity_mistakes, _rows_by_holder, find_mistakes
 from rowtier.plan.make import METHODS
+from rowtier.plan.verify import verify
 
 ANY_FOLDER = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
@@ -148,9 +150,10 @@ def test_row_wise_coalesced_has_the_blocks_of_row_wise_and_fetches_rows_once(poo
     plain, coalesced = (make_plan(profile, cluster, m) for m in METHODS if m.startswith("row-wise"))
     once = {"exchange": "rows", "coalesced": True}
     assert coalesced.method == "row-wise-coalesced"
-    assert {band.tier for (band,) in plain.bands.values()} == {"fast", "slow"}
+    assert {band.tier for bands in plain.bands.values() for band in bands} == {"fast", "slow"}
     assert coalesced.bands == {
-        name: (band.model_copy(update=once),) for name, (band,) in plain.bands.items()
+        name: tuple(band.model_copy(update=once) for band in bands)
+        for name, bands in plain.bands.items()
     }
 
 
@@ -201,6 +204,36 @@ def test_a_plan_knows_what_it_was_made_for() -> None:
     assert other.fingerprint in str(caught.value)
     with pytest.raises(MismatchError, match=r"'two'.*'local'"):
         plan.check_made_for(cluster=Cluster.preset("local"))
+
+
+@pytest.mark.parametrize(
+    ("method", "measure"),
+    {
+        "recshard": "memory time of the slowest device",
+        "flexshard": "time of all links",
+        "sca": "bytes on all links of a forward pass",
+        "joint": "time of a step",
+    }.items(),
+)
+def test_a_certificate_says_which_plans_its_bound_covers_also_in_its_file(
+    method: str, measure: str, tmp_path: Path
+) -> None:
+    plan = make_plan(_profile([10, 60], pooling="none"), _cluster(1000, 1000), method)
+    assert plan.certificate is not None
+    assert plan.certificate.covers.startswith("plans ")
+    assert plan.certificate.covers.endswith(f"by {measure}")
+    plan.save(tmp_path / "plan")
+    assert Plan.load(tmp_path / "plan").certificate == plan.certificate
+    assert verify(plan).to_dict()["covers"] == plan.certificate.covers
+
+
+def test_a_plan_file_that_does_not_say_what_its_bound_covers_is_read(tmp_path: Path) -> None:
+    plan = make_plan(_profile([10]), _cluster(1000, 1000), "recshard")
+    assert plan.certificate is not None
+    old = replace(plan, certificate=plan.certificate.model_copy(update={"covers": ""}))
+    old.save(tmp_path / "plan")
+    assert '"covers"' not in (tmp_path / "plan" / "plan.json").read_text()
+    assert Plan.load(tmp_path / "plan").fingerprint == old.fingerprint
 
 
 def test_a_plan_from_a_curve_has_no_row_order() -> None:

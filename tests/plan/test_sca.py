@@ -204,7 +204,7 @@ def test_splitting_a_batch_costs_what_the_paper_says() -> None:
 
 
 def test_too_little_memory_says_how_much_is_missing() -> None:
-    with pytest.raises(InfeasibleError, match=r"needs 3\.9 MiB.*theirs has left is 1\.3 MiB"):
+    with pytest.raises(InfeasibleError, match=r"need 6\.4 MiB .* has 3\.8 MiB: .* is missing; add"):
         plan(small(), cluster(500_000), OPTIONS)
 
 

@@ -51,6 +51,9 @@ class Pin(Noun):
                     )
 
 
+NO_PIN = Pin()
+
+
 class ReservedBytes(Noun):
     """Bytes of a tier that rows may not use: of every device, or of one."""
 
@@ -69,7 +72,7 @@ class Constraints(Noun):
 
     def pin(self, table: str) -> Pin:
         """What is decided about a table."""
-        return self.tables.get(table, Pin())
+        return self.tables.get(table, NO_PIN)
 
     def group(self, table: str) -> int | None:
         """Which of the groups that are kept together a table is in."""
@@ -198,10 +201,22 @@ class Constraints(Noun):
             yield f"tables.{name}.scope: not all rows have a copy per {pin.scope}"
         if self.one_owner(name) and cluster.num_devices > 1:
             homes = {(band.scope, band.members) for band in bands}
-            if len(homes) > 1 or any(len(m) != 1 or m == "all" for _, m in homes):
+            alone = {(cluster.top, (device,)) for device in range(cluster.num_devices)}
+            if len(homes) > 1 or not homes <= alone:
                 yield f"tables.{name}: not all rows are on one device"
             elif pin.device is not None and homes != {(cluster.top, (pin.device,))}:
                 yield f"tables.{name}.device: the rows are not on device {pin.device}"
+
+
+def over_capacity(cost: StepCost) -> Iterator[ReservedBytes]:
+    """What all that is beside rows lacks of each tier: the most of any pool."""
+    missing: dict[str, int] = {}
+    for pool, used_bytes in cost.memory.in_pools(cost.cluster):
+        over = used_bytes - pool.capacity_bytes
+        missing[pool.tier] = max(missing.get(pool.tier, 0), over)
+    for tier, amount in missing.items():
+        if amount > 0:
+            yield ReservedBytes(tier=tier, amount_bytes=amount)
 
 
 def _accepted(key: str, value: str | None, accepted: list[str]) -> Iterator[Mistake]:

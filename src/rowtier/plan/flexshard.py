@@ -6,22 +6,25 @@ Rows are sorted by probability: the hottest get a copy on every device, the warm
 per node, the cold ones one copy over all. Every id's row travels (nothing is coalesced), and
 keeping copies equal is counted, dense or sparse, whichever costs a band less.
 
-The budget is what row-wise would use at its peak, exchange buffers included: copies are paid
-for by the buffers that they make superfluous. Rows must fit the capacity besides; where
-row-wise's buffers fit it too, so does everything here. Remap tables belong to host memory.
+The budget is what row-wise would use of a device's memory at its peak, all tiers and exchange
+buffers included: copies are paid for by the buffers that they make superfluous. Rows must fit the
+capacity besides; where that binds, λ below is a price for bytes of rows alone. Remap tables belong
+to host memory. Links do not ask which tier a row comes from, so cuts are made first, and then each
+band is cut again where a tier is full: the rows and copies that are read most per stored byte lie
+in the fastest (`solve/tiers.py`).
 
 Link time and memory of the cuts c1 ≤ c2 are each f(c1) + g(c2), so at one price λ for a byte the
 best cuts of a table are exact, by running minima over bucket edges; λ is bisected until all
 tables fit together, and what is left over is filled up. Σ min − λ·budget, plus the latency of
 rounds that cannot be avoided, bounds every choice of three bands from below.
 
-Pooled tables are placed as row-wise does; so are tables that row-wise has no room for in the
-fastest memory.
+Pooled tables are placed as row-wise does; so are pinned ones and those for which devices have no
+room.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -29,6 +32,7 @@ import numpy as np
 
 from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
+from rowtier.cost.memory import Room, band_bytes
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte, turn_shares
@@ -38,10 +42,17 @@ from rowtier.plan import row_wise
 from rowtier.plan.binding import FULL, rules
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
+from rowtier.plan.solve.tiers import Run, Sizes, cut_by_tiers, device_sizes
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.units import show_bytes
 
+COVERS = (
+    "plans that place what flexshard does not cut as row-wise does, cut the other tables into "
+    "copies on every device, per node and once over all devices, fetch rows lookup by lookup and "
+    "use no more memory of any device than row-wise at its peak, nor more for rows than there is, "
+    "by time of all links"
+)
 _ROUNDS = 20  # of aiming lower, because devices are not quite alike
 _PRICES = 80
 _CLOSE = 1e-7  # of the link time: what a better price could still save
@@ -59,13 +70,21 @@ def flexshard_bands(
     """The bands, if every device may use this share of memory more than row-wise does."""
     problem = Problem.of(profile, cluster, options, extra)
     found, bound, price = _search(problem)
-    found.append(problem.baseline)
+    found += [problem.baseline, *problem.without_copies()]
     costs = [problem.cost(bands).time.links_s for bands in found]
+    if min(costs) > (1 + options.tolerance) * bound:
+        by_rows = problem.by_rows()
+        others, tighter, price_of_rows = _search(by_rows)
+        found += others
+        costs += [problem.cost(bands).time.links_s for bands in others]
+        if tighter > bound:
+            problem, bound, price = by_rows, tighter, price_of_rows
     best = int(np.argmin(costs))
     certificate = Certificate(
         view="flexshard",
         objective=costs[best],
         bound=max(0.0, min(bound, costs[best])),
+        covers=COVERS,
         binding=problem.binding(price, found[best]),
         prices=(Price(resource=cluster.device.tiers[0].name, unit="GB", saves=price * GIGA),),
     )
@@ -83,36 +102,39 @@ class Cuts(NamedTuple):
 class Ladder:
     """One sequence table: what its hottest rows cost together, for every way to keep them.
 
-    `seconds` and `kept` hold an array per scope, ways × edges: link time and bytes, both a
-    device's share, of the rows before each bucket edge.
+    `seconds`, `stored` and `kept` hold an array per scope, ways × edges: link time, bytes of rows
+    and bytes that are priced, all a device's share, of the rows before each bucket edge.
     """
 
     stats: TableStats
     homes: tuple[tuple[Band, ...], ...]  # per scope, from `device` outwards: dense, sparse
     edges: Ints
     seconds: tuple[Floats, ...]
+    stored: tuple[Floats, ...]
     kept: tuple[Floats, ...]
     devices: tuple[int, ...]  # in a group of each scope
 
     @classmethod
-    def of(cls, stats: TableStats, profile: Profile, cluster: Cluster, tier: str) -> Ladder:
+    def of(cls, stats: TableStats, profile: Profile, cluster: Cluster) -> Ladder:
         """Price every scope for every bucket of a table."""
         stops, rest = stats.curve.stops, stats.curve.ranks < stats.table.num_embeddings
         if rest:
             stops = np.append(stops, stats.table.num_embeddings)
         basis = table_basis(stats, profile, tree_of(cluster).sizes, rest=rest)
         widths = np.diff(stops, prepend=0)
-        homes = _homes(cluster, tier)
-        seconds, kept = [], []
+        homes = _homes(cluster)
+        seconds, stored, kept = [], [], []
         for ways in homes:
             terms = [row_terms(home, stats.table, basis, cluster) for home in ways]
             times = [(t.exchange_s + t.sync_s).sum(axis=0) for t in terms]
-            sizes = [(t.stored_bytes + t.buffer_bytes) / t.group_devices for t in terms]
+            buffers = [t.buffer_bytes / t.group_devices for t in terms]
+            rows = np.array([[t.stored_bytes / t.group_devices] for t in terms])
             seconds.append(_running(np.stack(times) * widths))
-            kept.append(_running(np.stack(sizes) * widths))
+            stored.append(_running(rows * widths))
+            kept.append(stored[-1] + _running(np.stack(buffers) * widths))
         edges = np.concatenate(([0], stops))
         devices = tuple(cluster.group_size(cluster.level_of(ways[0].scope)) for ways in homes)
-        return cls(stats, homes, edges, tuple(seconds), tuple(kept), devices)
+        return cls(stats, homes, edges, tuple(seconds), tuple(stored), tuple(kept), devices)
 
     def best(self, price: float) -> Cuts:
         """The cuts with the least seconds + price · bytes.
@@ -150,6 +172,12 @@ class Ladder:
         return totals[0], totals[1]
 
     @property
+    def without_copies(self) -> Cuts:
+        """All rows in the widest scope."""
+        inner = (0,) * (len(self.homes) - 1)
+        return Cuts((*inner, self.stats.table.num_embeddings), (*inner, 0))
+
+    @property
     def bytes_in_nodes(self) -> float:
         """Bytes of a device if no row that is ever looked up is further away than its node."""
         seen, table = self.stats.curve.ranks, self.stats.table
@@ -157,19 +185,19 @@ class Ladder:
         rows = seen / near + (table.num_embeddings - seen) / far
         return rows * table.stored_row_bytes
 
-    def bands(self, cuts: Cuts, offset: int) -> tuple[Band, ...]:
-        """The bands of some cuts; scopes without rows have none."""
-        found, start = [], 0
+    def runs(self, cuts: Cuts, offset: int) -> Iterator[Run]:
+        """What some cuts give each scope that has rows."""
+        start = 0
         for homes, stop, way in zip(self.homes, *cuts, strict=True):
             if stop > start:
                 changes = {"start": start, "stop": stop, "offset": offset}
-                found.append(homes[way].model_copy(update=changes))
+                yield Run(self.stats, homes[way].model_copy(update=changes))
             start = stop
-        return tuple(found)
 
 
-def _homes(cluster: Cluster, tier: str) -> tuple[tuple[Band, ...], ...]:
-    scopes = dict.fromkeys([*cluster.scopes[:2], cluster.top])
+def _homes(cluster: Cluster) -> tuple[tuple[Band, ...], ...]:
+    """Dense and sparse copies of each scope; links do not ask which tier they are in."""
+    scopes, tier = dict.fromkeys([*cluster.scopes[:2], cluster.top]), cluster.device.tiers[0].name
     homes = []
     for scope in scopes:
         dense = Band(start=0, stop=1, scope=scope, tier=tier)
@@ -198,42 +226,57 @@ class Problem:
     cluster: Cluster
     baseline: Bands  # row-wise, rows plain
     ladders: tuple[Ladder, ...]
-    budget_bytes: float  # of each device's fastest memory, rows and buffers
-    usable_bytes: int  # of it there are, for rows at least
+    most_bytes: float  # of each device's memory, rows and buffers
+    budget_bytes: float  # of it for what is priced
+    sizes: Sizes  # of it for rows of the tables that are cut, if all devices hold the same
+    room_bytes: float  # the same on average
     fixed_s: float  # at least, for the tables that are not cut
-    fixed_bytes: float  # of a device, on average
+    fixed_bytes: float  # of what is priced, of a device, on average
 
     @classmethod
     def of(cls, profile: Profile, cluster: Cluster, options: PlanOptions, extra: float) -> Problem:
         """Ask row-wise where tables go and how much they use."""
         baseline = row_wise.plan(profile, cluster, options).bands
-        fast = cluster.device.tiers[0]
-        shared = cluster.level_of(fast.shared_by) if fast.shared_by else 0
-        usable = options.reserved.least_left(fast) // cluster.group_size(shared)
-        cut = [s for s in profile.stats if _is_cut(s, baseline[s.table.name][0], fast.name)]
+        cut = [s for s in profile.stats if _is_cut(s, baseline[s.table.name], options)]
         fixed = [s for s in profile.stats if s not in cut]
-        ladders = tuple(Ladder.of(s, profile, cluster, fast.name) for s in cut)
+        ladders = tuple(Ladder.of(s, profile, cluster) for s in cut)
+        room = Room(cluster, options.reserved)
+        usable = sum(device_sizes(cluster, room).values())
+        for stats in fixed:
+            for band in baseline[stats.table.name]:
+                room.take(band_bytes(stats.table, band, cluster), band.tier)
+        sizes, mean = device_sizes(cluster, room), _mean_room_bytes(room, cluster)
         peak = _peak_bytes(step_cost(baseline, profile, cluster))
         fixed_s, fixed_bytes = _of_fixed(baseline, fixed, profile, cluster)
         budget = min(peak * (1 + extra), max(peak, usable))
-        return cls(profile, cluster, baseline, ladders, budget, usable, fixed_s, fixed_bytes)
+        limits = (budget, budget, sizes, mean)
+        return cls(profile, cluster, baseline, ladders, *limits, fixed_s, fixed_bytes)
+
+    def by_rows(self) -> Problem:
+        """The same with a price for bytes of rows alone, which have no more room than this."""
+        ladders = tuple(replace(ladder, kept=ladder.stored) for ladder in self.ladders)
+        return replace(self, ladders=ladders, budget_bytes=self.room_bytes, fixed_bytes=0.0)
 
     def cost(self, bands: Bands) -> StepCost:
         """What the one cost model says."""
         return step_cost(bands, self.profile, self.cluster)
 
-    def excess_bytes(self, bands: Bands) -> float:
-        """Bytes that the fullest device's fastest memory lacks; none if not above zero."""
-        cost = self.cost(bands)
-        rows = int(cost.memory.rows[: self.cluster.num_devices, 0].max())
-        return max(_peak_bytes(cost) - self.budget_bytes, rows - self.usable_bytes)
-
-    def bands(self, cuts: Sequence[Cuts]) -> Bands:
-        """All tables' bands."""
-        found = dict(self.baseline)
-        for index, (ladder, cut) in enumerate(zip(self.ladders, cuts, strict=True)):
-            found[ladder.stats.table.name] = ladder.bands(cut, offset=index)
-        return found
+    def placed(self, cuts: Sequence[Cuts]) -> tuple[Bands, float]:
+        """All tables' bands, and bytes that the fullest device lacks; none if not above zero."""
+        runs = [
+            run
+            for index, (ladder, cut) in enumerate(zip(self.ladders, cuts, strict=True))
+            for run in ladder.runs(cut, offset=index)
+        ]
+        found = {**self.baseline, **{ladder.stats.table.name: () for ladder in self.ladders}}
+        lacks = 0.0
+        pieces = cut_by_tiers(runs, self.sizes, self.profile, self.cluster)
+        for run, bands in zip(runs, pieces, strict=True):
+            table = run.stats.table
+            found[table.name] += bands
+            rows = run.band.rows - sum(band.rows for band in bands)
+            lacks += rows / run.members(self.cluster) * table.stored_row_bytes
+        return found, lacks or _peak_bytes(self.cost(found)) - self.most_bytes
 
     def latency_s(self, copies: bool) -> float:
         """Rounds that no cut avoids, times their latency.
@@ -255,6 +298,13 @@ class Problem:
         # Of levels that run side by side, bytes of another may take longer.
         return float(rounds @ (latency * turn_shares(tree_of(self.cluster), "levels")))
 
+    def without_copies(self) -> Iterator[Bands]:
+        """Every row kept once, if that fits: rounds of sync may take longer than copies save."""
+        once = [ladder.without_copies for ladder in self.ladders]
+        bands, excess = self.placed(once)
+        if excess <= 0:
+            yield bands
+
     def without_copies_s(self) -> float:
         """Link time of an average device if every row is kept once."""
         seconds = sum(float(ladder.seconds[-1][0, -1]) for ladder in self.ladders)
@@ -262,28 +312,41 @@ class Problem:
 
     def binding(self, price: float, bands: Bands) -> str:
         """What stops the plan from being better, in words."""
-        tier = self.cluster.device.tiers[0].name
         if not self.ladders:
-            return "no sequence table to cut: everything is row-wise"
+            return "no sequence table to cut in memory of devices: everything is row-wise"
         if not price:
-            return f"bandwidths: {tier} within the budget is not full"
+            return "bandwidths: memory within the budget is not full"
         cost = self.cost(bands)
-        if _peak_bytes(cost) < FULL * self.budget_bytes:
-            return rules(cost)
-        saved_s = price * 2**20
-        return (
-            f"memory budget of {show_bytes(int(self.budget_bytes))} of {tier} per device: "
-            f"one more MiB saves {saved_s:.3g} s of link time a step"
-        )
+        rows = int(cost.memory.rows[: self.cluster.num_devices].sum(axis=1).max())
+        there = f"one more MiB saves {price * 2**20:.3g} s of link time a step"
+        if _peak_bytes(cost) >= FULL * self.most_bytes:
+            return f"memory budget of {show_bytes(int(self.most_bytes))} per device: {there}"
+        if self.budget_bytes < self.most_bytes and rows >= FULL * self.budget_bytes:
+            return f"memory for rows, {show_bytes(rows)} of each device are full: {there}"
+        return rules(cost)
 
 
-def _is_cut(stats: TableStats, band: Band, fast: str) -> bool:
-    return stats.table.pooling == "none" and band.tier == fast and band.members == "all"
+def _is_cut(stats: TableStats, bands: Sequence[Band], options: PlanOptions) -> bool:
+    on_devices = all(band.members == "all" for band in bands)
+    pinned = stats.table.name in options.constraints.tables
+    return stats.table.pooling == "none" and on_devices and not pinned
+
+
+def _mean_room_bytes(room: Room, cluster: Cluster) -> float:
+    """Bytes that are left of an average device, all tiers together."""
+    left = [room.free_on(t.name)[: cluster.num_devices] / cluster.sharers(t) for t in
+            cluster.device.tiers]  # fmt: skip
+    return float(np.sum(left, axis=0).mean())
+
+
+def _used_bytes(cost: StepCost) -> Ints:
+    """What rows and buffers take of each device, all tiers together."""
+    used = cost.memory.rows + cost.memory.buffers
+    return np.asarray(used[: cost.cluster.num_devices].sum(axis=1))
 
 
 def _peak_bytes(cost: StepCost) -> int:
-    used = (cost.memory.rows + cost.memory.buffers)[: cost.cluster.num_devices, 0]
-    return int(used.max())
+    return int(_used_bytes(cost).max())
 
 
 def _of_fixed(
@@ -296,8 +359,7 @@ def _of_fixed(
     devices, links = cluster.num_devices, cost.links
     moved = links.ids.sent + links.forward.received + links.backward.sent
     seconds = moved[:devices].mean(axis=0) @ link_s_per_byte(tree_of(cluster))
-    used = (cost.memory.rows + cost.memory.buffers)[:devices, 0]
-    return float(seconds), float(used.mean()) - 1.0  # buffers are rounded up
+    return float(seconds), float(_used_bytes(cost).mean()) - 1.0  # buffers are rounded up
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,12 +401,12 @@ def _search(problem: Problem) -> tuple[list[Bands], float, float]:
         if above:
             price = low.price if not turn else price
             _fill_up(problem, cuts, max(above, key=lambda p: p.price).cuts, target - low.kept_bytes)
-        bands = problem.bands(cuts)
-        excess = problem.excess_bytes(bands)
+        bands, excess = problem.placed(cuts)
         if excess <= 0:
             found.append(bands)
             break
-        target -= excess + row_bytes * 2**turn
+        kept = sum(ladder.amounts(c)[1] for ladder, c in zip(problem.ladders, cuts, strict=True))
+        target = min(target, problem.fixed_bytes + kept) - excess - row_bytes * 2**turn
     return found, bound, price
 
 

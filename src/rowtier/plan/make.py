@@ -7,26 +7,28 @@ prints nothing, reads no file and no clock, so equal inputs give equal plans.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from rowtier.cluster import Cluster
-from rowtier.cost.step import StepCost, step_cost
+from rowtier.cost.step import step_cost
 from rowtier.cost.views import assumptions, objective
 from rowtier.errors import InfeasibleError, InvalidError, UserError
 from rowtier.files import StrPath
 from rowtier.plan.check import find_mistakes
-from rowtier.plan.constraints import Constraints, ReservedBytes
+from rowtier.plan.constraints import Constraints, over_capacity
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Caution, Certificate, Plan
+from rowtier.plan.watch import ALONE, Watch
 from rowtier.profile.profile import Profile
 from rowtier.units import show_bytes
 
 MOST_ROUNDS = 5  # of leaving more room for buffers
 DOUBT = 0.9  # the interval whose low end says what the statistics leave open
 
-Planner = Callable[[Profile, Cluster, PlanOptions], Plan]
+Planner = Callable[..., Plan]  # of a profile, a cluster and options
+WATCHED = ("joint",)  # methods that take long, and a `Watch`
 
 METHODS: Mapping[str, str] = {
     "row-wise": "every table cut into equal blocks of rows over all devices",
@@ -48,11 +50,16 @@ def make_plan(
     cluster: Cluster | StrPath,
     method: str = "joint",
     options: PlanOptions | None = None,
+    *,
+    progress: Callable[[float], None] | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> Plan:
     """Place every row of a profile's tables on a cluster, and check the result.
 
-    Both may be given as a path, and the cluster by the name of a preset.
+    Both may be given as a path, and the cluster by the name of a preset. `joint` tells `progress`
+    what share of its work is done, and returns the best plan it has soon after `stop` says so.
     """
+    watch = Watch(progress or ALONE.progress, stop or ALONE.stop)
     options = options or PlanOptions()
     if not isinstance(profile, Profile):
         profile = Profile.load(profile)
@@ -63,7 +70,7 @@ def make_plan(
     mistakes = list(options.constraints.mistakes(profile, cluster))
     if mistakes:
         raise InvalidError("constraints", mistakes)
-    plan = _planned(profile, cluster, method, options)
+    plan = _planned(profile, cluster, method, options, watch)
     if plan.certificate is not None:
         plan = replace(plan, certificate=_with_doubts(plan, profile, method, options))
     if options.constraints != Constraints():
@@ -75,11 +82,14 @@ def make_plan(
     return plan
 
 
-def _planned(profile: Profile, cluster: Cluster, method: str, options: PlanOptions) -> Plan:
+def _planned(
+    profile: Profile, cluster: Cluster, method: str, options: PlanOptions, watch: Watch = ALONE
+) -> Plan:
     """A plan that keeps to the constraints, and leaves room for all that must fit."""
+    watched = {"watch": watch} if method in WATCHED else {}
     for _ in range(MOST_ROUNDS):
         statistics = profile.for_planning(options.confidence)
-        plan = planner(method)(statistics, cluster, options)
+        plan = planner(method)(statistics, cluster, options, **watched)
         if options.fit == "rows" and options.constraints == Constraints():
             return plan
         cost = step_cost(plan.bands, statistics, cluster, plan.order, options.cost)
@@ -98,17 +108,6 @@ def _planned(profile: Profile, cluster: Cluster, method: str, options: PlanOptio
         f"exchange buffers, outputs and remap tables do not fit beside rows on {cluster.name!r}: "
         f"{lack[0].tier} lacks {show_bytes(lack[0].amount_bytes)}; lower batch_size or add to it"
     )
-
-
-def over_capacity(cost: StepCost) -> Iterator[ReservedBytes]:
-    """What all that is beside rows lacks of each tier: the most of any pool."""
-    missing: dict[str, int] = {}
-    for pool, used_bytes in cost.memory.in_pools(cost.cluster):
-        over = used_bytes - pool.capacity_bytes
-        missing[pool.tier] = max(missing.get(pool.tier, 0), over)
-    for tier, amount in missing.items():
-        if amount > 0:
-            yield ReservedBytes(tier=tier, amount_bytes=amount)
 
 
 def _with_doubts(plan: Plan, profile: Profile, method: str, options: PlanOptions) -> Certificate:

@@ -23,6 +23,7 @@ class PlanOptions(Noun):
     reserve: float = Field(default=0.0, ge=0.0, le=1.0)  # share of every tier to leave free
     constraints: Constraints = Constraints()  # pins, bytes to leave free, limits of links
     confidence: float | None = Field(default=None, gt=0.0, lt=1.0)  # plan for less heat than seen
+    objective: Literal["step", "expected_max"] = "step"  # time of mean loads, or mean over steps
     batches: Literal["shuffled", "in_time_order"] = "shuffled"  # what a step is made of
     dense_s: Seconds = 0.0  # time of the rest of the model, beside which copies are kept equal
     fit: Literal["rows", "all"] = "rows"  # what must fit: rows, or buffers and remap tables too

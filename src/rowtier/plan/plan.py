@@ -48,6 +48,15 @@ class Price(Noun):
     saves: float
 
 
+class ProvedCase(Noun):
+    """Prices that prove a bound for plans that take part in no other rounds."""
+
+    widest: Name | None = None  # level that anybody asks through; None: nobody asks
+    meets: Name | None = None  # the first level at which copies meet; None: there are no copies
+    relayed: bool = False  # whether rows may pass from gateway to gateway
+    prices: tuple[float, ...]
+
+
 class Proof(Noun):
     """Prices of a byte of every memory that prove a bound, and the bytes they are prices of.
 
@@ -56,9 +65,20 @@ class Proof(Noun):
     Memories of a device first, fastest first, then those of servers; bytes for each device.
     """
 
-    prices: tuple[float, ...]
+    prices: tuple[float, ...]  # for all plans
     capacity_bytes: tuple[float, ...]
     sync_weight: float = Field(default=1.0, ge=0.0, le=1.0)  # if some of it is hidden
+    holder_weights: tuple[float, ...] = ()  # of devices, and of each kind of servers
+    masses: tuple[tuple[float, ...], ...] = ()  # where shares of lookups that go by sums are cut
+    cases: tuple[ProvedCase, ...] = ()  # plans that have fewer rounds
+
+
+class RoundsUsed(Noun):
+    """Rounds that a plan has of one kind, and what nothing beats that has none of them."""
+
+    kind: Literal["exchange", "gateways", "copies"]
+    rounds: int
+    without: float | None = None  # seconds; None: every plan has them
 
 
 class Caution(Noun):
@@ -88,6 +108,8 @@ class Caution(Noun):
 class Certificate(Noun):
     """How far a plan can be from the best: nothing beats `bound`, the plan costs `objective`.
 
+    `covers` says which plans `bound` is about, and by which measure.
+
     `from_statistics` is the share by which the objective may be off because the statistics
     are: what it rises by if hot rows take only the low end of their 90 % interval.
     """
@@ -95,8 +117,10 @@ class Certificate(Noun):
     view: Name  # which objective of the cost model
     objective: float
     bound: float
+    covers: str = ""  # empty in files of versions that did not write it
     binding: str
     prices: tuple[Price, ...] = ()
+    rounds: tuple[RoundsUsed, ...] = ()  # of `joint`
     proof: Proof | None = None  # `plan/prove.py` recomputes the bound from it
     from_statistics: float | None = None
     caution: Caution | None = None

@@ -1,32 +1,41 @@
 """Recompute bounds by code that shares nothing with the solvers.
 
-A certificate of `joint` names a price for a byte of every memory. At any prices every row of
-every table may choose its home alone; what that costs, less what all memory is worth, is below
-the cost of every plan (README.md says why). So a bound is proved by adding up, once, with
-nothing to search: this is that sum, bucket by bucket and home by home.
+A certificate of `joint` names prices for a byte of every memory, weights of holders, and where
+shares of lookups that go by partial sums are cut. At any prices every row of every table may
+choose its home alone, among all that a band can say; what that costs, less what all memory is
+worth, is below the cost of every plan (README.md says why). So a bound is proved by adding up,
+with nothing to search: this is that sum, bucket by bucket and home by home.
 
-On RecShard's objective nothing is faster than if all fast memory were one and held the rows
-that are read most per byte. Where tables stay whole, bounds have other reasons and are not proved.
+On RecShard's objective nothing is faster than if all fast memory were one and held the rows that
+are read most per byte. Where tables stay whole, bounds have other reasons and are not proved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise, product
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rowtier.band import Band
-from rowtier.cluster import Cluster
+from rowtier.cluster import Cluster, Tier
+from rowtier.cost.amounts import whole_bytes
 from rowtier.cost.memory import output_bytes
-from rowtier.cost.terms import row_terms, sums_bytes
+from rowtier.cost.options import CostOptions
+from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte
-from rowtier.cost.touch import Bags, table_basis
+from rowtier.cost.touch import LOOKUPS, Bags, table_basis
 from rowtier.cost.tree import tree_of
-from rowtier.plan.plan import Plan
+from rowtier.plan.plan import Plan, Proof
 from rowtier.profile.curve import Floats
-from rowtier.profile.profile import Profile, TableStats
+from rowtier.profile.profile import TableStats
+from rowtier.tables import Table
 
-MASSES = np.concatenate(([0.0], np.geomspace(1e-6, 1.0, 400)))
+PASSES = 2  # forward and backward
+MANY = 64  # boxes of masses that are looked at together
 
 
 def proved_s(plan: Plan) -> float | None:
@@ -34,17 +43,12 @@ def proved_s(plan: Plan) -> float | None:
     proof = plan.certificate.proof if plan.certificate is not None else None
     if plan.certificate is not None and plan.certificate.view == "recshard":
         return None if proof is None else _pooled_s(plan, proof.capacity_bytes)
-    if proof is None or len(proof.prices) != len(_memories(plan.cluster)):
+    if proof is None:
         return None
-    prices = np.maximum(np.array(proof.prices), 0.0)
-    worth = float(prices @ np.array(proof.capacity_bytes))
-    weight = proof.sync_weight
-    tables = (_least_s(stats, plan, prices, weight) for stats in plan.profile.stats)
-    hidden_s = weight * plan.assumed.dense_s * plan.cluster.work.hidden
-    # Rows on servers pay for a device's part of their time, but servers may bear it beside devices.
-    share = plan.cluster.num_devices / plan.cluster.num_holders
-    found = share * (sum(tables) - worth) - hidden_s + _fixed_s(plan.profile, plan.cluster, weight)
-    return max(0.0, found)  # no step takes less than nothing
+    checked = _Check(plan, proof)
+    if not checked.is_sound:
+        return 0.0
+    return max(0.0, checked.least_s())  # no step takes less than nothing
 
 
 def _pooled_s(plan: Plan, capacity_bytes: Sequence[float]) -> float:
@@ -70,91 +74,386 @@ def _pooled_s(plan: Plan, capacity_bytes: Sequence[float]) -> float:
     return seconds / devices
 
 
-def _memories(cluster: Cluster) -> list[tuple[str, tuple[int, ...] | None]]:
-    """Every memory: its tier, and the servers that have it."""
-    found: list[tuple[str, tuple[int, ...] | None]] = [(t.name, None) for t in cluster.device.tiers]
-    for server in cluster.servers:
-        found += [(tier.name, cluster.server_members(server)) for tier in server.tiers]
-    return found
+@dataclass(frozen=True)
+class _Kept:
+    """A way to keep a row: a band of one row, which kind of holder has it, and in which memory."""
+
+    band: Band
+    kind: int  # 0: a device; else which servers
+    memory: int
+    attached: int  # level that its holder hangs at, 0 for a device
+    level: int  # of its scope
+
+    @property
+    def owner(self) -> tuple[int, int] | None:
+        """Level and kind of owners, if they send partial sums."""
+        return (self.level, self.kind) if self.band.exchange == "sums" else None
 
 
-def _homes(cluster: Cluster) -> Iterator[tuple[int, Band]]:
-    """Every memory with each way to keep rows in it that are fetched."""
-    for memory, (tier, servers) in enumerate(_memories(cluster)):
-        scopes = cluster.scopes if servers is None else (cluster.top,)
-        for scope in scopes:
-            base = Band(start=0, stop=1, scope=scope, tier=tier, coalesced=True)
-            if servers is not None:
-                base = base.model_copy(update={"members": servers})
-            for staged in (False, True):
-                for sync in ("dense", "sparse"):
-                    yield memory, base.model_copy(update={"staged": staged, "sync": sync})
+@dataclass(frozen=True)
+class _Rounds:
+    """How far anybody asks, and from which level on copies meet; 0: not at all."""
+
+    asked: int
+    met: int
+    relayed: bool  # rows pass from gateway to gateway
 
 
-def _owners(cluster: Cluster) -> Iterator[tuple[int, Band]]:
-    """Every memory with one owner in it that sends partial sums."""
-    for memory, (tier, servers) in enumerate(_memories(cluster)):
-        one = (0,) if servers is None else servers[:1]
-        band = Band(start=0, stop=1, scope=cluster.top, tier=tier, members=one, exchange="sums")
-        yield memory, band
+@dataclass(frozen=True, eq=False)
+class _Check:
+    """One proof against everything that a band can say."""
+
+    plan: Plan
+    proof: Proof
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the proof is of the form that the arithmetic needs; else it proves nothing."""
+        proof, memories = self.proof, len(list(_memories(self.plan.cluster)))
+        weights = proof.holder_weights
+        lists = [proof.prices, *(case.prices for case in proof.cases)]
+        priced = all(len(p) == memories and min(p) >= 0 for p in lists)
+        weighed = len(weights) == 1 + len(self.plan.cluster.servers) and min(weights) >= 0
+        rising = all(
+            m[0] == 0 and m[-1] == 1 and all(a < b for a, b in pairwise(m)) for m in proof.masses
+        )
+        cut = len(proof.masses) == len(self._senders)
+        levels = [None, *(level.name for level in self.plan.cluster.levels)]
+        named = all(c.widest in levels and c.meets in levels for c in proof.cases)
+        return priced and weighed and sum(weights) <= 1 + 1e-9 and rising and cut and named
+
+    def least_s(self) -> float:
+        """The least over what rounds a plan may have; of each the best that any prices prove."""
+        levels = [None, *(level.name for level in self.plan.cluster.levels)]
+        every = range(len(levels))
+        cases = [(_Rounds(len(levels) - 1, 1, True), np.array(self.proof.prices))]
+        for case in self.proof.cases:
+            rounds = _Rounds(levels.index(case.widest), levels.index(case.meets), case.relayed)
+            cases.append((rounds, np.array(case.prices)))
+        capacity = np.array(self.proof.capacity_bytes)
+        found = -np.array([prices @ capacity for _, prices in cases])
+        for stats in self.plan.profile.stats:
+            found += self._table_s(stats, cases)
+        proved = [(rounds, float(s)) for (rounds, _), s in zip(cases, found, strict=True)]
+        least = np.inf
+        for rounds in (_Rounds(*facts) for facts in product(every, every, (True, False))):
+            if self._exists(rounds):
+                known = [s for other, s in proved if _allows(other, rounds)]
+                least = min(least, max(known) + self._fixed_s(rounds))
+        return float(least) * (1 - 1e-9)
+
+    @cached_property
+    def _idle(self) -> bool:
+        """Whether there are rows that are never looked up: gateways may pass on nothing else."""
+        tables = [(stats.curve, stats.table.num_embeddings) for stats in self.plan.profile.stats]
+        return any(c.ranks < rows or not c.probabilities.all() for c, rows in tables)
+
+    def _exists(self, rounds: _Rounds) -> bool:
+        """Whether some rows have just these rounds, and every row that is looked up has a home."""
+        own = [_rounds(kept, self.plan.cluster) for kept in self._ways(pooled=True)]
+        asked, met = {r.asked for r in own} | {0}, {r.met for r in own} | {0}
+        if rounds.asked not in asked or rounds.met not in met:
+            return False
+        if rounds.relayed and not any(r.relayed for r in own):
+            return False
+        return not any(s.lookups for s in self.plan.profile.stats) or any(
+            _allows(rounds, one) for one in own
+        )
+
+    def _ways(self, pooled: bool) -> Iterator[_Kept]:
+        """Every way that the fields of a band can say, but for those that cannot be better.
+
+        Who of a kind holds a row, in which order, makes no difference to the mean; `coalesced` and
+        `staged` say nothing of sums that would make them fewer, and nothing says anything of how
+        a copy on every device is sent.
+        """
+        cluster = self.plan.cluster
+        for memory, (tier, kind, attached) in enumerate(_memories(cluster)):
+            for scope, sync in product(cluster.scopes, ("dense", "sparse")):
+                level = cluster.level_of(scope)
+                if attached > level:
+                    continue
+                member = 0 if kind == 0 else _first_place(cluster, kind, level)
+                base = Band(
+                    start=0, stop=1, scope=scope, tier=tier.name, members=(member,), sync=sync
+                )
+                for rows in ({}, {"coalesced": True}, {"coalesced": True, "staged": True}):
+                    if level > 1 or "staged" not in rows:
+                        yield _Kept(base.model_copy(update=rows), kind, memory, attached, level)
+                if pooled and level:
+                    sums = base.model_copy(update={"exchange": "sums"})
+                    yield _Kept(sums, kind, memory, attached, level)
+
+    def _table_s(self, stats: TableStats, cases: list[tuple[_Rounds, Floats]]) -> Floats:
+        """The least that a table costs if each row pays for its time and for its memory."""
+        cluster, table = self.plan.cluster, stats.table
+        pooled = table.pooling != "none"
+        basis = table_basis(stats, self.plan.profile, tree_of(cluster).sizes, rest=True)
+        widths = np.append(stats.curve.widths, table.num_embeddings - stats.curve.ranks)
+        mass = np.append(stats.curve.probabilities, 0.0)
+        whole = widths > 0
+        mass, widths = mass[whole], widths[whole].astype(np.float64)
+        ways = list(self._ways(pooled))
+        seconds, share = self._seconds(ways, table, basis[:, whole])
+        by_sums = pooled and bool(stats.lookups) and bool(self._owners)
+        boxes = self._boxes(stats, share) if by_sums else None
+        found = []
+        for rounds, prices in cases:
+            fetched = np.full(len(mass), np.inf)
+            owned = {owner: fetched.copy() for owner in self._owners}
+            for kept, each in zip(ways, seconds, strict=True):
+                size = table.stored_row_bytes / cluster.group_size(kept.level)
+                cost = each + share * prices[kept.memory] * size
+                if not _allows(rounds, _rounds(kept, cluster)):
+                    cost = np.where(mass > 0, np.inf, cost)
+                into = fetched if kept.owner is None else owned[kept.owner]
+                np.minimum(into, cost, out=into)
+            least = float(fetched @ widths)
+            if boxes is not None:
+                by_owner = np.stack([owned[owner] for owner in self._owners])
+                least = min(least, self._with_sums_s(stats, fetched, by_owner, mass, widths, boxes))
+            found.append(least)
+        return np.array(found)
+
+    def _seconds(
+        self, ways: list[_Kept], table: Table, basis: Floats
+    ) -> tuple[list[Floats], float]:
+        """What a row of each way costs beside memory, and the share of it that must lie there.
+
+        A row whose columns lie apart may save what is moved for granularity's sake. Then it asks
+        twice, or one column has a copy on every device.
+        """
+        cluster = self.plan.cluster
+        whole = [self._weighed(kept, table, basis, cluster) for kept in ways]
+        dim = table.embedding_dim
+        if dim == 1 or not _saves_when_cut(table, cluster):
+            return whole, 1.0
+        fine = [self._weighed(kept, table, basis, self._ungrained) for kept in ways]
+        asks = [
+            link_s_per_byte(tree_of(cluster)) @ terms.id_bytes / terms.group_devices
+            for kept in ways
+            if kept.level
+            for terms in [row_terms(kept.band, table, basis, cluster, self._cost)]
+        ]
+        again = self._weight(0) * cluster.work.lookup_s * basis[LOOKUPS]
+        here = np.min([f for kept, f in zip(ways, fine, strict=True) if not kept.level], axis=0)
+        found, rest = [], 1 / dim
+        for kept, one, other in zip(ways, whole, fine, strict=True):
+            if kept.level:
+                twice = other + np.min(asks, axis=0) + again
+                other = np.minimum(twice, (1 - rest) * other + rest * here)
+            found.append(np.minimum(one, other))
+        return found, 1 - rest
+
+    def _weighed(self, kept: _Kept, table: Table, basis: Floats, cluster: Cluster) -> Floats:
+        terms = row_terms(kept.band, table, basis, cluster, self._cost)
+        busy = (terms.memory_s + terms.serving_s) * self._each(kept.kind)
+        sync = self.proof.sync_weight * terms.sync_s.sum(axis=0) if kept.kind == 0 else 0.0
+        read = self._weight(0) * terms.reading_s
+        return np.asarray(
+            self._weight(kept.kind) * busy + read + terms.exchange_s.sum(axis=0) + sync
+        )
+
+    def _with_sums_s(
+        self, stats: TableStats, fetched: Floats, owned: Floats, mass: Floats, widths: Floats,
+        boxes: tuple[Floats, Floats],
+    ) -> float:  # fmt: skip
+        """The least over boxes of masses: chords of what a reader needs, and means at the end."""
+        lookups = self.plan.profile.lookups_per_step(stats)
+        twice = self._weight(0) * self.plan.cluster.work.lookup_s * lookups
+        alone = np.where(mass > 0, np.inf, fetched)  # no row that is looked up is fetched
+        best = float(fetched @ widths)
+        starts, rises = boxes
+        order = np.argsort(starts)
+        for first in range(0, len(order), MANY):
+            some = order[first : first + MANY]
+            by_sums = (owned[None] + rises[some][:, :, None] * mass).min(axis=1)
+            for others, more in ((fetched, twice), (alone, 0.0)):
+                rows = np.minimum(others, by_sums) @ widths
+                best = min(best, float((rows + starts[some]).min()) + more)
+            if starts[some[-1]] >= best:
+                break
+        return best
+
+    def _boxes(self, stats: TableStats, share: float) -> tuple[Floats, Floats]:
+        """What sums cost at least in each box, and more for a share of lookups, by owner."""
+        unit, batch = share * self._sum_s(stats.table), self.plan.profile.batch_size
+        starts = np.zeros(len(self._box_list))
+        rises = np.zeros((len(self._box_list), len(self._owners)))
+        for dim, (who, distances) in enumerate(self._senders):
+            masses, box = np.array(self.proof.masses[dim]), self._box_list[:, dim]
+            needed = Bags.of(stats).sums(masses) * batch
+            slope = np.diff(needed) / np.diff(masses)
+            seconds = unit[np.ix_(who, distances)]
+            cheapest = seconds.min(axis=0)
+            starts += cheapest.sum() * (needed[:-1] - slope * masses[:-1])[box]
+            dearer = np.multiply.outer(needed[1:] / masses[1:], (seconds - cheapest).sum(axis=1))
+            rises[:, who] += (cheapest.sum() * slope)[box, None] + dearer[box]
+        return starts, rises
+
+    @cached_property
+    def _box_list(self) -> NDArray[np.int64]:
+        """All boxes that some plan is in: who sends at one distance has no more than all there."""
+        cuts = [np.array(masses) for masses in self.proof.masses]
+        kept = []
+        for box in product(*(range(len(cut) - 1) for cut in cuts)):
+            low = [cut[at] for cut, at in zip(cuts, box, strict=True)]
+            high = [cut[at + 1] for cut, at in zip(cuts, box, strict=True)]
+            pairs = product(range(len(cuts)), repeat=2)
+            if not any(self._within(a, b) and high[b] <= low[a] for a, b in pairs if a != b):
+                kept.append(box)
+        return np.array(kept, dtype=np.int64).reshape(len(kept), len(cuts))
+
+    def _within(self, one: int, other: int) -> bool:
+        return set(self._senders[one][0]) <= set(self._senders[other][0])
+
+    @cached_property
+    def _owners(self) -> list[tuple[int, int]]:
+        """Levels and kinds of owners."""
+        return sorted({kept.owner for kept in self._ways(pooled=True) if kept.owner is not None})
+
+    @cached_property
+    def _senders(self) -> list[tuple[list[int], list[int]]]:
+        """Owners that send anything at some distances, and the distances: those alike together."""
+        reached = [self._readers(*owner) > 0 for owner in self._owners]
+        found: dict[tuple[bool, ...], list[int]] = {}
+        for distance in range(len(self.plan.cluster.levels) + 1):
+            who = tuple(bool(one[distance]) for one in reached)
+            if any(who):
+                found.setdefault(who, []).append(distance)
+        return [
+            ([at for at, sends in enumerate(who) if sends], found[who])
+            for who in sorted(found, reverse=True)
+        ]
+
+    def _readers(self, level: int, kind: int) -> Floats:
+        """The share of readers at each distance from an owner; 0 is the owner itself."""
+        cluster = self.plan.cluster
+        sizes = np.array([cluster.group_size(k) for k in range(level + 1)], dtype=np.float64)
+        found = np.zeros(len(cluster.levels) + 1)
+        attached = _attached(cluster, kind)
+        found[: level + 1] = np.diff(sizes, prepend=0.0)
+        if attached:
+            found[attached] = found[: attached + 1].sum()
+            found[:attached] = 0.0
+        return np.asarray(found / sizes[-1])
+
+    def _sum_s(self, table: Table) -> Floats:
+        """Owners × distances: seconds for a sum of every sample, packed, sent and unpacked."""
+        cluster = self.plan.cluster
+        links = np.append(0.0, PASSES * table.row_bytes * link_s_per_byte(tree_of(cluster)))
+        copy = PASSES * cluster.work.sum_copy_s(table.row_bytes)
+        found = []
+        for level, kind in self._owners:
+            work = copy * (self._weight(0) + self._weight(kind) * self._each(kind))
+            found.append(self._readers(level, kind) * (links + work))
+        return np.stack(found)
+
+    def _weight(self, kind: int) -> float:
+        return self.proof.holder_weights[kind]
+
+    def _each(self, kind: int) -> float:
+        """Devices for each holder of a kind."""
+        cluster = self.plan.cluster
+        if kind == 0:
+            return 1.0
+        return cluster.num_devices / len(cluster.server_members(cluster.servers[kind - 1]))
+
+    @cached_property
+    def _ungrained(self) -> Cluster:
+        return _ungrained(self.plan.cluster)
+
+    @property
+    def _cost(self) -> CostOptions:
+        return self.plan.assumed
+
+    def _fixed_s(self, rounds: _Rounds) -> float:
+        """Work of every step, and the rounds through levels that join groups."""
+        cluster, profile = self.plan.cluster, self.plan.profile
+        work = cluster.work
+        kinds = {s.table.name if s.table.pooling == "none" else "" for s in profile.stats}
+        fixed = work.step_s + work.table_s * len(profile.stats) + work.band_s * len(kinds)
+        held = output_bytes(profile, tree_of(cluster))
+        fixed += self._weight(0) * PASSES * work.output_byte_s * float(held.max())
+        fixed -= self.proof.sync_weight * self._cost.dense_s * work.hidden
+        if rounds.asked:
+            near = cluster.levels[rounds.asked - 1].size - 1
+            peers = near if rounds.relayed else near * cluster.group_size(rounds.asked - 1)
+            fixed += (1 + PASSES) * (work.round_s + _waits_s(cluster, rounds.asked, peers))
+        wide = [k for k, level in enumerate(cluster.levels, start=1) if level.size > 1]
+        for level in wide:
+            waits = _waits_s(cluster, level, cluster.levels[level - 1].size - 1)
+            if rounds.relayed and not self._idle and level <= 2 and level < rounds.asked:
+                fixed += (1 + PASSES) * (work.round_s + waits)
+            if 0 < rounds.met <= level:
+                fixed += 2 * (work.round_s + self.proof.sync_weight * waits)
+        return fixed
 
 
-def _least_s(stats: TableStats, plan: Plan, prices: Floats, sync_weight: float) -> float:
-    """The least that a table costs if each row pays for its time and for its memory.
-
-    Of keeping copies equal the step waits for what is not hidden, so for any share of it, less
-    the same share of what can be hidden, at least.
-    """
-    profile, cluster = plan.profile, plan.cluster
-    curve, rows = stats.curve, stats.table.num_embeddings
-    p = np.append(curve.probabilities, 0.0)
-    widths = np.append(curve.widths, rows - curve.ranks).astype(np.float64)
-    basis = table_basis(stats, profile, tree_of(cluster).sizes, rest=True)
-
-    def paid(memory: int, band: Band) -> Floats:
-        terms = row_terms(band, stats.table, basis, cluster)
-        kept = terms.stored_bytes / terms.group_devices
-        return np.asarray(terms.step_s(sync_weight) + prices[memory] * kept)
-
-    fetched = np.min([paid(*home) for home in _homes(cluster)], axis=0)
-    least = float(fetched @ widths)
-    if stats.table.pooling == "none" or cluster.num_devices == 1 or not stats.lookups:
-        return least
-    owned = np.min([paid(*home) for home in _owners(cluster)], axis=0)
-    sums_s = _sums_s(stats, profile, cluster)
-    slopes = np.diff(sums_s) / np.diff(MASSES)
-    for start, at, slope in zip(MASSES, sums_s, slopes, strict=False):
-        rest = float(np.minimum(fetched, owned + slope * p) @ widths)
-        least = min(least, float(at - slope * start) + rest)
-    return least
+def _memories(cluster: Cluster) -> Iterator[tuple[Tier, int, int]]:
+    """Every memory: its tier, and the kind of its holders and the level that they hang at."""
+    yield from ((tier, 0, 0) for tier in cluster.device.tiers)
+    for kind, server in enumerate(cluster.servers, start=1):
+        yield from ((tier, kind, _attached(cluster, kind)) for tier in server.tiers)
 
 
-def _sums_s(stats: TableStats, profile: Profile, cluster: Cluster) -> Floats:
-    """Seconds of a device, on average, for sums of one owner, by the mass it serves."""
-    alone = Band(
-        start=0, stop=1, scope="device", tier=cluster.device.tiers[0].name, exchange="sums"
-    )
-    tree = tree_of(cluster)
-    whole = alone.model_copy(update={"scope": cluster.top})
-    # Spread over all n devices each has mass/n; one owner with all of it sends a n-th of that.
-    moved = sums_bytes(whole, profile, stats, MASSES * tree.devices, cluster) / tree.devices
-    sums = profile.batch_size * Bags.of(stats).sums(MASSES)
-    # The owner packs a sum and the reader unpacks it, and so with gradients.
-    work_s = 4 * sums * cluster.work.sum_copy_s(stats.table.row_bytes)
-    return np.asarray(2 * link_s_per_byte(tree) @ moved + work_s)
+def _attached(cluster: Cluster, kind: int) -> int:
+    return cluster.level_of(cluster.servers[kind - 1].level) if kind else 0
 
 
-def _fixed_s(profile: Profile, cluster: Cluster, sync_weight: float) -> float:
-    """Work of every step, and the rounds through the widest level that joins groups."""
-    work = cluster.work
-    kinds = {s.table.name if s.table.pooling == "none" else "" for s in profile.stats}
-    fixed_s = work.step_s + work.table_s * len(profile.stats) + work.band_s * len(kinds)
-    held = output_bytes(profile, tree_of(cluster))
-    fixed_s += 2 * work.output_byte_s * float(held.max())  # outputs, and their gradients
-    wide = [level for level in cluster.levels if level.size > 1]
-    if cluster.servers or not wide or not any(stats.lookups for stats in profile.stats):
-        return fixed_s
-    waits_s = wide[-1].latency_s + wide[-1].message_s * (wide[-1].size - 1)
+def _first_place(cluster: Cluster, kind: int, level: int) -> int:
+    """The position of the first server of a kind in a group of a level, behind its devices."""
+    place = cluster.group_size(level)
+    for other in range(1, kind):
+        if _attached(cluster, other) <= level:
+            inner = cluster.group_size(level) // cluster.group_size(_attached(cluster, other))
+            place += cluster.servers[other - 1].count * inner
+    return place
+
+
+def _rounds(kept: _Kept, cluster: Cluster) -> _Rounds:
+    """The rounds that a way takes part in."""
+    wide = [k for k, level in enumerate(cluster.levels, start=1) if level.size > 1]
+    asked = [k for k in wide if k <= kept.level]
+    if kept.attached and kept.attached not in asked:
+        asked.append(kept.attached)
+    met = [k for k in wide if k > kept.level]
+    widest = max([k for k in asked if k >= kept.attached], default=0)
+    relayed = kept.band.staged and kept.band.exchange == "rows"
+    return _Rounds(widest, min(met, default=0), relayed)
+
+
+def _allows(rounds: _Rounds, other: _Rounds) -> bool:
+    """Whether plans that have no other rounds may have a way with these."""
+    meets = not other.met or 0 < rounds.met <= other.met
+    return other.asked <= rounds.asked and meets and other.relayed <= rounds.relayed
+
+
+def _waits_s(cluster: Cluster, level: int, peers: int) -> float:
+    """What a round through a level waits at least."""
+    own = cluster.levels[level - 1]
+    waits = own.latency_s + own.message_s * peers
     # What runs beside it may take longer, but not all of it can be shorter than the mean.
-    waits_s /= max([len(names) for names in cluster.overlap if wide[-1].name in names], default=1)
-    return fixed_s + 2 * (work.round_s + sync_weight * waits_s)
+    return waits / max([len(names) for names in cluster.overlap if own.name in names], default=1)
+
+
+def _saves_when_cut(table: Table, cluster: Cluster) -> bool:
+    """Whether fewer columns move fewer bytes each, in any memory."""
+    for tier, _, _ in _memories(cluster):
+        for beside in (0, 1):
+            moved = [
+                whole_bytes(n * table.item_bytes + beside * table.state_bytes(n), tier) / n
+                for n in range(1, table.embedding_dim + 1)
+            ]
+            if min(moved) < moved[-1] * (1 - 1e-12):
+                return True
+    return False
+
+
+def _ungrained(cluster: Cluster) -> Cluster:
+    """The same cluster if an access moved no more than it needs."""
+    data = cluster.to_data()
+    for owner in (data["device"], *data.get("servers", [])):
+        for tier in owner["tiers"]:
+            tier.pop("granularity", None)
+    return Cluster.model_validate(data)

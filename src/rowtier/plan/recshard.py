@@ -42,6 +42,11 @@ from rowtier.units import show_bytes
 # A row that takes more than this share of a device's time alone is cut by columns: as few as
 # possible at first, for every piece keeps optimizer state of its own.
 HEAVY = (1 / 2, 1 / 16, 1 / 128)
+# What bounds are about: tables that may be cut (`--split`), and whole ones.
+COVERS = {
+    "cut": "plans that keep each row once, on devices, by memory time of the slowest device",
+    "whole": "plans that keep each table once, on one device, by memory time of the slowest device",
+}
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
@@ -176,6 +181,7 @@ class Problem:
             view="recshard",
             objective=objective,
             bound=bound.seconds,
+            covers=COVERS["cut" if self.options.split else "whole"],
             binding=self._binding(bound, bands),
             prices=self._prices(bound),
             proof=self._proof(bound),

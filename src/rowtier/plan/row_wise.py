@@ -1,18 +1,18 @@
-"""Baseline `row-wise`: every table cut into equal blocks of row ids over all devices."""
+"""Baseline `row-wise`: every table cut into equal blocks of row ids over all devices.
+
+Where fast memory does not hold all tables, it holds the rows of all of them that are read most per
+stored byte, and the others lie in the next tier: such a table has blocks in both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
-from rowtier.cost.memory import Room, band_bytes
-from rowtier.errors import InfeasibleError
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
+from rowtier.plan.solve.tiers import spread
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table
-from rowtier.units import show_bytes
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
@@ -23,43 +23,17 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
 def blocks(
     profile: Profile, cluster: Cluster, options: PlanOptions, *, coalesced: bool = False
 ) -> Bands:
-    """Tables as listed, each in the fastest tier that still has room for its blocks.
+    """Blocks of all tables, the hottest rows in the fastest tier.
 
     Devices hold the blocks; where they have no room left, the servers do. `coalesced`: rows
     travel, for pooled tables too, each once per device and step.
     """
-    room = Room(cluster, options.reserved)
-    return {
-        s.table.name: (
-            first_with_room(s.table, _candidates(s.table, cluster, coalesced), room, cluster),
-        )
-        for s in profile.stats
-    }
+    homes = {s.table.name: _home(s.table, cluster, coalesced) for s in profile.stats}
+    return spread(profile, cluster, options, homes)
 
 
-def first_with_room(table: Table, bands: Sequence[Band], room: Room, cluster: Cluster) -> Band:
-    """The first band that fits; its bytes are taken."""
-    for band in bands:
-        needed = band_bytes(table, band, cluster)
-        if room.fits(needed, band.tier):
-            room.take(needed, band.tier)
-            return band
-    most = max(_free_bytes(band, room, cluster) for band in bands)
-    raise InfeasibleError(
-        f"table {table.name!r} needs {show_bytes(table.stored_bytes)}, spread over all servers or "
-        f"all devices of {cluster.name!r}, and the most that any memory of theirs has left is "
-        f"{show_bytes(most)}: add capacity, a tier or devices"
-    )
-
-
-def _free_bytes(band: Band, room: Room, cluster: Cluster) -> int:
-    group = cluster.members(len(cluster.levels))
-    members = band.member_list(cluster.num_devices)
-    return sum(room.free_bytes(group[member], band.tier) for member in members)
-
-
-def _candidates(table: Table, cluster: Cluster, coalesced: bool) -> list[Band]:
-    whole = Band(
+def _home(table: Table, cluster: Cluster, coalesced: bool) -> Band:
+    return Band(
         start=0,
         stop=table.num_embeddings,
         scope=cluster.top,
@@ -68,10 +42,3 @@ def _candidates(table: Table, cluster: Cluster, coalesced: bool) -> list[Band]:
         exchange="rows" if coalesced or table.pooling == "none" else "sums",
         coalesced=coalesced,
     )
-    on_devices = [whole.model_copy(update={"tier": t.name}) for t in cluster.device.tiers]
-    on_servers = [
-        whole.model_copy(update={"members": cluster.server_members(server), "tier": tier.name})
-        for server in cluster.servers
-        for tier in server.tiers
-    ]
-    return on_devices + on_servers

@@ -18,22 +18,25 @@ Rows are not staged: a gateway's requests replace n·u_0 bytes on the outer link
 to faster links; it never makes them fewer, and this view counts all bytes alike.
 
 Homes are on the servers where there are any with room, else on all devices, in their slowest
-memory with room. The cache gets what is left of the fastest: rows, optimizer state, gradients
-that wait for sync and exchange buffers are counted. Remap tables belong to host memory, which is
+memory with room; the hottest rows are nearer if they must. The cache gets what is left of the
+fastest: rows, optimizer state, gradients that wait for sync and exchange buffers are counted. What
+rows may use of fast memory besides goes to the hottest that devices are home to
+(`solve/tiers.py`), which changes no byte on a link. Remap tables belong to host memory, which is
 not limited here.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from rowtier.band import Band, Bands
 from rowtier.cluster import DEVICE, Cluster
-from rowtier.cost.memory import Room
+from rowtier.cost.memory import Room, band_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.terms import RowTerms, row_terms
@@ -43,31 +46,36 @@ from rowtier.cost.views import objective
 from rowtier.plan.binding import binding
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
-from rowtier.plan.row_wise import first_with_room
+from rowtier.plan.solve.tiers import Run, cut_by_tiers, device_sizes, spread
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
-from rowtier.tables import Table
 
 FORWARD = CostOptions(training=False)
+COVERS = (
+    "plans whose rows have the holders that they have here and are fetched once per device and "
+    "step, or are kept by every device in its fastest memory, beside exchange buffers and rows "
+    "that fit nowhere else, by bytes on all links of a forward pass"
+)
 _ROUNDS = 20  # of aiming lower, because devices are not quite alike
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     """Give every row a home, and cache the rows that save the most bytes on the links."""
     homes = _homes(profile, cluster, options)
-    items = [Item.of(s, homes[s.table.name], profile, cluster) for s in profile.stats]
+    items = _items(homes, profile, cluster, options)
     usable = _usable_bytes(cluster, options)
-    uncached = {name: (home,) for name, home in homes.items()}
-    before = step_cost(uncached, profile, cluster)
+    before = step_cost(homes, profile, cluster)
     left = usable - float(_used(before).mean())
     most_saved, price = _knapsack_value(items, left + 1.0)  # buffers were rounded up
-    bands = _fill(items, profile, cluster, usable, left, uncached)
+    cached = _fill(items, profile, cluster, usable, left, homes)
+    bands = _nearer(cached, profile, cluster, options)
     moved = objective("sca", bands, profile, cluster, options=FORWARD)
-    moved_uncached = objective("sca", uncached, profile, cluster, options=FORWARD)
+    moved_uncached = objective("sca", homes, profile, cluster, options=FORWARD)
     certificate = Certificate(
         view="sca",
         objective=moved,
         bound=max(0.0, min(moved, moved_uncached - most_saved)),
+        covers=COVERS,
         binding=_binding(price, step_cost(bands, profile, cluster), left, options),
         prices=_prices(price, cluster),
     )
@@ -100,61 +108,69 @@ def split_cost_rows(profile: Profile, workers: int) -> float:
 class Item:
     """One table: what caching a row of each bucket saves, and the memory it takes.
 
-    Bytes of memory are a device's, on average: the copy, less its part of the home if that is
-    in the same memory, less the buffers through which the row no longer passes.
+    Bytes of memory are a device's, on average: the copy, less its part of the home if homes need
+    that memory, less the buffers through which the row no longer passes.
     """
 
     stats: TableStats
-    home: Band
+    homes: tuple[Band, ...]  # by rank
     copies: tuple[Band, ...]  # dense, sparse
-    widths: Ints
+    stops: Ints  # of buckets, which homes cut; none if nothing may be cached
     saved: Floats  # of one row, on all links of a forward pass
     kept: Floats  # by one row
     sync: Floats  # copies × buckets: bytes to keep one row equal
 
     @classmethod
-    def of(cls, stats: TableStats, home: Band, profile: Profile, cluster: Cluster) -> Item:
-        """Price every bucket of a table; rows that are never looked up stay at home."""
-        basis = table_basis(stats, profile, tree_of(cluster).sizes)
-        fast = cluster.device.tiers[0].name
-        dense = Band(start=0, stop=1, scope=DEVICE, tier=fast)
+    def of(
+        cls, stats: TableStats, homes: tuple[Band, ...], basis: Floats, cluster: Cluster, full: bool
+    ) -> Item:
+        """Price every bucket of a table; rows that are never looked up stay at home.
+
+        `full`: homes need fast memory, so that every copy makes room for other rows there. No
+        columns in `basis`: nothing may be cached.
+        """
+        ends, known = np.array([home.stop for home in homes]), stats.curve.stops[: basis.shape[1]]
+        stops = np.union1d(known, ends[ends < known.max(initial=0)])
+        basis = basis[:, np.searchsorted(known, stops)]
+        dense = Band(start=0, stop=1, scope=DEVICE, tier=cluster.device.tiers[0].name)
         copies = (dense, dense.model_copy(update={"sync": "sparse"}))
-        at_home = row_terms(home, stats.table, basis, cluster)
         copied = [row_terms(copy, stats.table, basis, cluster) for copy in copies]
         kept = np.min([terms.buffer_bytes for terms in copied], axis=0) + copied[0].stored_bytes
-        if home.members == "all":
-            beside = at_home.stored_bytes * (home.tier == fast) + at_home.buffer_bytes
-        else:  # the other half of the buffers is the servers'
-            beside = at_home.buffer_bytes / 2
-        kept = kept - beside / at_home.group_devices
-        return cls(
-            stats,
-            home,
-            copies,
-            stats.curve.widths,
-            (at_home.forward_bytes + at_home.id_bytes).sum(axis=0),
-            kept,
-            np.stack([_sync_bytes(terms) for terms in copied]),
-        )
+        saved = np.zeros(len(stops))
+        for index, home in enumerate(homes):
+            here = np.searchsorted(ends, stops) == index
+            at_home = row_terms(home, stats.table, basis[:, here], cluster)
+            saved[here] = (at_home.forward_bytes + at_home.id_bytes).sum(axis=0)
+            beside = at_home.buffer_bytes / 2  # the other half of the buffers is the servers'
+            if home.members == "all":
+                beside = at_home.buffer_bytes + at_home.stored_bytes * full
+            kept[here] -= beside / at_home.group_devices
+        sync = np.stack([_sync_bytes(terms) for terms in copied])
+        return cls(stats, homes, copies, stops, saved, kept, sync)
+
+    @cached_property
+    def widths(self) -> Ints:
+        """Rows of each bucket."""
+        return np.diff(self.stops, prepend=0)
 
     @property
     def bytes_per_saving(self) -> Floats:
-        """Memory per byte saved: rises with the rank, up to rounding, which is taken out."""
+        """Memory per byte saved; rises with the rank among rows that have the same holders."""
         with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(self.saved > 0, self.kept / self.saved, np.inf)
-        return np.asarray(np.maximum.accumulate(ratio))
+            return np.where(self.saved > 0, self.kept / self.saved, np.inf)
 
     def bands(self, cached: int, offset: int) -> tuple[Band, ...]:
         """The hottest rows cached, synced the way that moves fewer bytes; the others at home."""
-        rows, found = self.stats.table.num_embeddings, []
+        found = []
         if cached:
-            ends = np.minimum(self.stats.curve.stops, cached)
+            ends = np.minimum(self.stops, cached)
             sync = self.sync @ np.diff(ends, prepend=0)
             copy = self.copies[int(np.argmin(sync))]
             found.append(copy.model_copy(update={"stop": cached}))
-        if cached < rows:
-            changes = {"start": cached, "stop": rows, "offset": offset}
-            found.append(self.home.model_copy(update=changes))
+        for home in self.homes:
+            if cached < home.stop:
+                changes = {"start": max(cached, home.start), "offset": offset}
+                found.append(home.model_copy(update=changes))
         return tuple(found)
 
 
@@ -162,33 +178,66 @@ def _sync_bytes(terms: RowTerms) -> Floats:
     return np.asarray((terms.sync_bytes + terms.sync_id_bytes).sum(axis=0))
 
 
-def _homes(profile: Profile, cluster: Cluster, options: PlanOptions) -> dict[str, Band]:
-    room = Room(cluster, options.reserved)
-    return {
-        s.table.name: first_with_room(s.table, list(_candidates(s.table, cluster)), room, cluster)
-        for s in profile.stats
-    }
-
-
-def _candidates(table: Table, cluster: Cluster) -> Iterator[Band]:
-    """Servers, fastest memory first; then devices, from the slowest memory inwards.
-
-    A single device caches nothing, and has everything as near as it can be.
-    """
-    whole = Band(
-        start=0,
-        stop=table.num_embeddings,
-        scope=cluster.top,
-        tier=cluster.device.tiers[0].name,
-        coalesced=True,
+def _homes(profile: Profile, cluster: Cluster, options: PlanOptions) -> Bands:
+    """One home for every row: on servers, then in slow memory of devices, then wherever it fits."""
+    home = Band(
+        start=0, stop=1, scope=cluster.top, tier=cluster.device.tiers[0].name, coalesced=True
     )
-    for server in cluster.servers:
-        members = cluster.server_members(server)
-        for tier in server.tiers:
-            yield whole.model_copy(update={"members": members, "tier": tier.name})
-    inwards = slice(None, None, -1 if cluster.num_devices > 1 else 1)
-    for tier in cluster.device.tiers[inwards]:
-        yield whole.model_copy(update={"tier": tier.name})
+    homes = {s.table.name: home for s in profile.stats}
+    return spread(profile, cluster, options, homes, spare_devices=True)
+
+
+def _items(homes: Bands, profile: Profile, cluster: Cluster, options: PlanOptions) -> list[Item]:
+    """All tables; those that are pinned elsewhere, or that not all devices hold, are not cached."""
+    fast, sizes = cluster.device.tiers[0].name, tree_of(cluster).sizes
+    even = {"all", *(cluster.server_members(server) for server in cluster.servers)}
+    full = any(b.tier == fast and b.members == "all" for bands in homes.values() for b in bands)
+    items = []
+    for stats in profile.stats:
+        mine, pin = homes[stats.table.name], options.constraints.pin(stats.table.name)
+        basis = table_basis(stats, profile, sizes)
+        if pin.scope or pin.tier not in (None, fast) or not {b.members for b in mine} <= even:
+            basis = basis[:, :0]
+        items.append(Item.of(stats, mine, basis, cluster, full))
+    return items
+
+
+def _nearer(bands: Bands, profile: Profile, cluster: Cluster, options: PlanOptions) -> Bands:
+    """The same holders, with what rows may still use of fast memory filled by the hottest.
+
+    If all must fit, buffers are left their part of it.
+    """
+    room, runs = Room(cluster, options.reserved), []
+    found: dict[str, list[Band]] = {}
+    for stats in profile.stats:
+        name, mine = stats.table.name, bands[stats.table.name]
+        pinned = options.constraints.pin(name).tier is not None
+        moved = [b for b in mine if b.coalesced and b.members == "all" and not pinned]
+        found[name] = [b for b in mine if b not in moved]
+        for band in found[name]:
+            room.take(band_bytes(stats.table, band, cluster), band.tier)
+        runs += [Run(stats, home) for home in _joined(moved)]
+    sizes = device_sizes(cluster, room)
+    if options.fit == "all":
+        fast = cluster.device.tiers[0].name
+        buffers = step_cost(bands, profile, cluster).memory.buffers[: cluster.num_devices, 0]
+        sizes[fast] = max(0, sizes[fast] - int(buffers.max()))
+    for run, pieces in zip(runs, cut_by_tiers(runs, sizes, profile, cluster), strict=True):
+        if sum(piece.rows for piece in pieces) < run.band.rows:
+            return bands
+        found[run.stats.table.name] += pieces
+    return {name: tuple(sorted(mine, key=lambda band: band.start)) for name, mine in found.items()}
+
+
+def _joined(bands: Sequence[Band]) -> list[Band]:
+    """Bands of which one begins where the other ends, as one."""
+    found: list[Band] = []
+    for band in bands:
+        if found and found[-1].stop == band.start:
+            found[-1] = found[-1].model_copy(update={"stop": band.stop})
+        else:
+            found.append(band)
+    return found
 
 
 def _usable_bytes(cluster: Cluster, options: PlanOptions) -> int:
@@ -229,22 +278,26 @@ def _fill(
     return uncached
 
 
-def _in_order(items: Sequence[Item]) -> tuple[Ints, Ints, Floats]:
-    """All buckets that save anything, best first: whose they are, which, and bytes per saving."""
+def _in_order(items: Sequence[Item], by_rank: bool) -> tuple[Ints, Ints, Floats]:
+    """All buckets that save anything, best first: whose they are, which, and bytes per saving.
+
+    `by_rank`: none before hotter ones of its table.
+    """
     owner = np.repeat(np.arange(len(items)), [len(item.widths) for item in items])
     bucket = np.concatenate([np.arange(len(item.widths)) for item in items])
-    ratio = np.concatenate([item.bytes_per_saving for item in items])
+    ratios = [item.bytes_per_saving for item in items]
+    ratio = np.concatenate([np.maximum.accumulate(r) for r in ratios] if by_rank else ratios)
     order = np.lexsort((bucket, owner, ratio))
     order = order[np.isfinite(ratio[order])]
     return owner[order], bucket[order], ratio[order]
 
 
-def _taken(items: Sequence[Item], left: float) -> tuple[Ints, Ints, Floats, Floats]:
+def _taken(items: Sequence[Item], left: float, by_rank: bool) -> tuple[Ints, Ints, Floats, Floats]:
     """Rows of each bucket that fit, best buckets first, and not always whole numbers of them.
 
     Buckets that take no memory, or even free some, always fit.
     """
-    owner, bucket, ratio = _in_order(items)
+    owner, bucket, ratio = _in_order(items, by_rank)
     widths = np.concatenate([item.widths for item in items]).astype(np.float64)
     kept = np.concatenate([item.kept for item in items])
     first = np.cumsum([0, *(len(item.widths) for item in items)])[owner]
@@ -259,22 +312,23 @@ def _taken(items: Sequence[Item], left: float) -> tuple[Ints, Ints, Floats, Floa
 
 def _cached_rows(items: Sequence[Item], left: float) -> list[int]:
     """How many of each table's hottest rows fit into so many bytes of every device."""
-    owner, _, rows, _ = _taken(items, left)
+    owner, _, rows, _ = _taken(items, left, by_rank=True)
     cached = np.bincount(owner, rows + 1e-9, len(items)) if len(owner) else np.zeros(len(items))
     return [int(rows) for rows in cached]
 
 
 def _knapsack_value(items: Sequence[Item], left: float) -> tuple[float, float]:
     """The most that a cache of so many bytes can save, and what one more byte would save."""
-    owner, bucket, rows, ratio = _taken(items, left)
+    owner, bucket, rows, ratio = _taken(items, left, by_rank=False)
     saved = sum(float(items[o].saved[b]) * r for o, b, r in zip(owner, bucket, rows, strict=True))
     widths = np.array([items[o].widths[b] for o, b in zip(owner, bucket, strict=True)])
     partial = np.flatnonzero(rows < widths)
     return saved, float(1 / ratio[partial[0]]) if len(partial) else 0.0
 
 
-def _plain_bytes(homes: dict[str, Band], profile: Profile, cluster: Cluster) -> float:
-    plain = {n: (band.model_copy(update={"coalesced": False}),) for n, band in homes.items()}
+def _plain_bytes(homes: Bands, profile: Profile, cluster: Cluster) -> float:
+    single = {"coalesced": False}
+    plain = {n: tuple(b.model_copy(update=single) for b in bands) for n, bands in homes.items()}
     return objective("sca", plain, profile, cluster, options=FORWARD)
 
 

@@ -30,6 +30,7 @@ class Verdict:
     claimed: float | None
     recomputed: float | None
     bound: float | None
+    covers: str  # which plans the bound is about; empty if the plan does not say
     proved: float | None  # the bound, recomputed from its prices
     step_s: float
 
@@ -53,6 +54,7 @@ class Verdict:
         facts = {"holds": self.holds, "mistakes": found, "view": self.view, "gap": self.gap}
         numbers = {"claimed": self.claimed, "recomputed": self.recomputed, "bound": self.bound}
         numbers["proved"] = self.proved
+        facts["covers"] = self.covers
         return facts | numbers | {"step_s": self.step_s}
 
 
@@ -86,6 +88,7 @@ def verify(plan: Plan) -> Verdict:
         None if certificate is None else certificate.objective,
         recomputed,
         None if certificate is None else certificate.bound,
+        "" if certificate is None else certificate.covers,
         proved,
         cost.step_s,
     )

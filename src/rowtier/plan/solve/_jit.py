@@ -7,10 +7,10 @@ from pathlib import Path
 
 from rowtier.jit import compiled
 
-__all__ = ["compiled"]
+__all__ = ["compiled", "forget_stale_code"]
 
 
-def _forget_stale_code(folder: Path) -> None:
+def forget_stale_code(folder: Path) -> None:
     """Drop machine code that is older than any source it may be made from.
 
     Functions here call those of other files, and numba looks only at the file that
@@ -25,4 +25,4 @@ def _forget_stale_code(folder: Path) -> None:
 
 
 with contextlib.suppress(OSError):
-    _forget_stale_code(Path(__file__).parent)
+    forget_stale_code(Path(__file__).parent)

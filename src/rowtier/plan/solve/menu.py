@@ -19,7 +19,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -36,14 +35,6 @@ from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 
 GRID = np.concatenate(([0.0], np.geomspace(1e-5, 1.0, 64)))  # of mass
-
-
-class Cutting(NamedTuple):
-    """Into how many parts rows with owners are cut, and whether a node has each of them."""
-
-    rows: int
-    columns: int
-    node: bool = False
 
 
 @dataclass(frozen=True)
@@ -218,11 +209,6 @@ class Menu:
         """The same menu for a table that needs none."""
         return self.only(1 - self.owned)
 
-    def when_cut(self, columns: int, lines: Floats) -> Menu:
-        """The same menu if owners have parts of the columns each, and sums cost what lines say."""
-        asking_s = self.links_s * (self.by_sums * self.owned)[:, None]
-        return replace(self, seconds=self.seconds + (columns - 1) * asking_s, lines=lines)
-
 
 def menu_of(
     stats: TableStats,
@@ -295,49 +281,10 @@ def sums_work_seconds(
     return np.asarray(profile.batch_size * each_s * Bags.of(stats).sums(mass))
 
 
-def level_shares(cluster: Cluster) -> Floats:
-    """How the link seconds of one owner divide among the levels."""
-    tree = tree_of(cluster)
-    rate = link_s_per_byte(tree)
-    seconds = rate * np.diff(np.array(tree.sizes))
-    return np.asarray(seconds / max(float(seconds.sum()), 1e-300))
-
-
-def node_sums_seconds(
-    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, mass: Floats
-) -> Floats:
-    """Seconds by level (row) of each device of a node that has rows of this mass (column).
-
-    Sums that are for readers elsewhere are added up inside the node and sent on once, each device
-    for the readers that have its own place.
-    """
-    tree, node = tree_of(cluster), node_size(cluster)
-    amount = stats.table.row_bytes * profile.batch_size * (2 if options.training else 1)
-    rate, size = link_s_per_byte(tree), np.array(tree.sizes)
-    below, above = size[:-1], size[1:]
-    sums = Bags.of(stats).sums(np.multiply.outer(np.minimum(below / node, 1.0), mass))
-    each = tree.devices / above * (above / below - 1) * np.maximum(below / node, 1.0)
-    return np.asarray((amount * rate * each)[:, None] * sums)
-
-
 def node_size(cluster: Cluster) -> int:
     """Devices of the smallest group of several; 1 if that is all of them."""
     sizes = [size for size in tree_of(cluster).sizes if 1 < size < cluster.num_devices]
     return sizes[0] if sizes else 1
-
-
-def cut_lines(
-    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, cutting: Cutting
-) -> Floats:
-    """Lines below what sums cost a device on average, if rows are cut and each part has an owner.
-
-    Or a node that adds sums up. Each of the parts has the same share of the mass.
-    """
-    facts = (stats, profile, cluster, options, GRID / cutting.rows)
-    if not cutting.node:
-        return _through(cutting.rows * (sums_seconds(*facts) + sums_work_seconds(*facts)))
-    sums_s = node_sums_seconds(*facts).sum(axis=0) * node_size(cluster) / cluster.num_devices
-    return _through(cutting.rows * (sums_s + sums_work_seconds(*facts)))
 
 
 def _lines(stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions) -> Floats:

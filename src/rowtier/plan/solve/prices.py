@@ -7,19 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.cluster import Cluster
-from rowtier.cost.options import CostOptions
-from rowtier.cost.tally import outputs_work_s
-from rowtier.cost.time import ASKING, SYNCING, turn_shares
-from rowtier.cost.tree import tree_of
 from rowtier.plan.solve.menu import Menu
 from rowtier.profile.curve import Floats, Ints
-from rowtier.profile.profile import Profile
 
 _HALVINGS = 12  # to 2.4e-4 of the price; what is left of memory is filled afterwards
 _ROUNDS = 2
 _HALVED = 5  # times that memory is halved to see when it becomes scarce
-LEAST_ROUNDS = min(ASKING + 2, SYNCING)  # ids, rows and gradients, or copies
 LEAST_WORTH = 1e-6  # of a step, that memory must be worth to be scarce
 _TIE = 1e-9  # of what a byte is worth: memory is not taken for nothing
 
@@ -97,33 +90,6 @@ def scarcity_prices(menus: list[Menu], capacity: Floats, priced: Priced, fast: i
         if not plenty:
             break
     return prices
-
-
-def least_fixed_s(
-    profile: Profile, cluster: Cluster, cost: CostOptions, sync_weight: float
-) -> float:
-    """Seconds of work and of waiting that no plan avoids, beside what the prices count.
-
-    Tables that are not pooled run alone, and all others are one band at least. While training, the
-    widest level that joins several groups carries something: copies that are kept in step, or rows
-    or sums that are asked for, in some rounds each, with a message at least to each group beside
-    the own. What goes there directly waits at no other level. Where levels run side by side, bytes
-    of another one may take longer.
-    """
-    work, tables = cluster.work, [stats.table for stats in profile.stats]
-    alone = sum(table.pooling == "none" for table in tables)
-    fixed_s = work.step_s + len(tables) * work.table_s
-    fixed_s += work.band_s * (alone + (alone < len(tables)))
-    fixed_s += sum(outputs_work_s(stats, profile, cluster, cost) for stats in profile.stats)
-    if cluster.servers or not cost.training or not any(s.lookups for s in profile.stats):
-        return fixed_s
-    shares = turn_shares(tree_of(cluster), "levels")
-    wide = [pair for pair in zip(cluster.levels, shares, strict=True) if pair[0].size > 1]
-    if not wide:
-        return fixed_s
-    level, share = wide[-1]
-    waiting_s = float(share) * (level.latency_s + (level.size - 1) * level.message_s)
-    return fixed_s + LEAST_ROUNDS * (work.round_s + sync_weight * waiting_s)
 
 
 def _raise_price(

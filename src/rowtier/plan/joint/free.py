@@ -1,0 +1,150 @@
+"""Bands of what every row chooses alone, at the prices of the bound.
+
+What is spread is spread over all holders of its kind; a table's sums have one owner in each group
+of their scope, dealt out by what they do, the heaviest first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+
+from rowtier.band import Band, Bands
+from rowtier.cluster import Cluster
+from rowtier.cost.tree import tree_of
+from rowtier.plan.joint.bound import Case, Least, allowed_shelves
+from rowtier.plan.joint.dual import MASSES, Priced, at_prices
+from rowtier.plan.joint.homes import NO_SUMS, Home
+from rowtier.plan.joint.problem import FlatTables, Pricing
+from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.profile import Profile, TableStats
+
+TILT = 0.02  # of the weights, to either side
+SHARES = 20  # of lookups, that are tried
+
+
+class _Chosen(NamedTuple):
+    """What one table chooses."""
+
+    homes: tuple[Home, ...]
+    at: Ints  # home of each bucket
+    owned_s: float  # what owners of sums do
+
+
+def freely(pricing: Pricing, tables: FlatTables, priced: Priced) -> Bands:
+    """The bands of what rows choose; they may not fit."""
+    chosen = [_chosen(pricing, tables, priced, index) for index in range(tables.count)]
+    busy: dict[tuple[int, int], Floats] = {}
+    bands: dict[str, tuple[Band, ...]] = {}
+    for index in np.argsort([-one.owned_s for one in chosen], kind="stable").tolist():
+        stats = pricing.profile.stats[index]
+        found = _bands(stats, index, chosen[index], pricing.cluster, busy)
+        bands[stats.table.name] = tuple(found)
+    return bands
+
+
+def _chosen(pricing: Pricing, tables: FlatTables, priced: Priced, index: int) -> _Chosen:
+    """The best home on the shelf of each bucket."""
+    here = slice(int(tables.first[index]), int(tables.first[index + 1]))
+    costs, seconds, _ = pricing.seconds(pricing.profile.stats[index], tables.weights)
+    shelf = np.array([tables.shelf_of(home) for home in costs.homes])
+    at = np.where(shelf[:, None] == priced.shelf[here], seconds, np.inf).argmin(axis=0)
+    by_sums = costs.sums[at] != NO_SUMS
+    busy_s = seconds[at, np.arange(len(at))] * by_sums
+    return _Chosen(costs.homes, at, float(busy_s @ tables.widths[here]))
+
+
+def _bands(
+    stats: TableStats, index: int, chosen: _Chosen, cluster: Cluster,
+    busy: dict[tuple[int, int], Floats],
+) -> Iterator[Band]:  # fmt: skip
+    """A band for every run of buckets with the same home; one owner for all of a table's sums."""
+    stops = [0, *stats.curve.stops.tolist(), stats.table.num_embeddings]
+    edges = [0, *(np.flatnonzero(np.diff(chosen.at)) + 1).tolist(), len(chosen.at)]
+    owners: dict[tuple[int, int], tuple[int, ...]] = {}
+    for first, last in pairwise(edges):
+        if stops[last] > stops[first]:
+            home = chosen.homes[int(chosen.at[first])]
+            changes = {"start": stops[first], "stop": stops[last], "offset": index}
+            places = _places(home, cluster)
+            members: tuple[int, ...] | str = "all" if home.kind == 0 else places
+            if home.band.exchange == "sums":
+                key = (home.level, home.kind)
+                if key not in owners:
+                    load = busy.setdefault(key, np.zeros(len(places)))
+                    owner = int(np.argmin(load))
+                    load[owner] += chosen.owned_s
+                    owners[key] = (places[owner],)
+                members = owners[key]
+            yield home.band.model_copy(update={**changes, "members": members})
+
+
+def _places(home: Home, cluster: Cluster) -> tuple[int, ...]:
+    """All holders of its kind in a group of its scope."""
+    tree = tree_of(cluster)
+    return tuple(np.flatnonzero(tree.kinds[tree.members[home.level][0]] == home.kind).tolist())
+
+
+def mixed(profile: Profile, hot: Bands, cold: Bands, share: float) -> Bands:
+    """Rows with so much of each table's lookups as one plan says, the others as another."""
+    bands: dict[str, tuple[Band, ...]] = {}
+    for stats in profile.stats:
+        name, curve = stats.table.name, stats.curve
+        served = np.concatenate(([0.0], np.cumsum(curve.lookups)))
+        stops = np.concatenate(([0], curve.stops))
+        cut = int(np.interp(share * served[-1], served, stops)) if served[-1] else 0
+        kept = [_within(band, 0, cut) for band in hot[name]]
+        kept += [_within(band, cut, stats.table.num_embeddings) for band in cold[name]]
+        bands[name] = tuple(band for band in kept if band is not None)
+    return bands
+
+
+def shared_with_servers(least: Least, case: Case) -> Iterator[Bands]:
+    """Rows divided between devices and servers by rank.
+
+    Where a row costs as much on either, prices do not say how many go where. So both extremes are
+    asked for, at weights a little to either side, and mixed in many shares.
+    """
+    weights = least.tables.weights
+    near, far = (least.pricing.tables(_tilted(weights, by), MASSES) for by in (-TILT, TILT))
+    allowed = allowed_shelves(least.tables, case.phase)
+    for sums in (True, False):
+        kept = allowed if sums else allowed * (least.tables.sums_of == NO_SUMS)
+        ends = []
+        for tables in (near, far):
+            priced = at_prices(tables, case.fits.prices, kept)
+            ends.append(freely(least.pricing, tables, priced))
+        for share in np.arange(1, SHARES) / SHARES:
+            yield mixed(least.pricing.profile, ends[0], ends[1], float(share))
+            yield mixed(least.pricing.profile, ends[1], ends[0], float(share))
+
+
+def _tilted(weights: Floats, towards_devices: float) -> Floats:
+    """The same weights, devices counting so much more, and servers less."""
+    devices = min(1.0, max(0.0, float(weights[0]) + towards_devices))
+    rest = float(weights[1:].sum())
+    others = weights[1:] / rest if rest else np.full(len(weights) - 1, 1 / (len(weights) - 1))
+    return np.concatenate(([devices], (1 - devices) * others))
+
+
+def _within(band: Band, start: int, stop: int) -> Band | None:
+    """The part of a band between two ranks."""
+    start, stop = max(band.start, start), min(band.stop, stop)
+    return band.model_copy(update={"start": start, "stop": stop}) if start < stop else None
+
+
+def node_masses(tables: FlatTables, priced: Priced, table: int) -> dict[int, float]:
+    """The share of a table's lookups that goes by sums of devices inside groups, by level."""
+    here = slice(tables.first[table], tables.first[table + 1])
+    mass = tables.widths[here] * tables.mass[here]
+    found: dict[int, float] = {}
+    top = max(level for level, _ in tables.classes) if tables.classes else 0
+    for row in np.unique(priced.shelf[here]).tolist():
+        shelf = tables.shelves[row]
+        if shelf.sums != NO_SUMS and tables.classes[shelf.sums][1] == 0 and shelf.level < top:
+            share = float(mass[priced.shelf[here] == row].sum())
+            found[shelf.level] = found.get(shelf.level, 0.0) + share
+    return {level: share for level, share in found.items() if share > 0}

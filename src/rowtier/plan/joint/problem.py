@@ -1,0 +1,242 @@
+"""All tables as flat arrays: what every row may choose from, and what that costs beside memory.
+
+Homes of a table that lie in the same memory, at the same scope, and take part in the same rounds
+differ in seconds only; the best of them is all that prices need to know of. Such homes are a
+*shelf*: a place in memory with the least time that a row there can take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from rowtier.cluster import Cluster
+from rowtier.cost.amounts import RowSizes
+from rowtier.cost.options import CostOptions
+from rowtier.cost.touch import Bags, table_basis
+from rowtier.cost.tree import Tree, tree_of
+from rowtier.plan.joint.columns import narrow_share, ungrained, with_cut_columns
+from rowtier.plan.joint.homes import (
+    NO_SUMS,
+    Home,
+    HomeCosts,
+    Phase,
+    home_costs,
+    homes_of,
+    is_allowed,
+    phase_of,
+    sum_costs,
+    sums_class,
+)
+from rowtier.plan.options import PlanOptions
+from rowtier.plan.solve.menu import memories
+from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.profile import Profile, TableStats
+from rowtier.tables import Table
+
+
+class Shelf(NamedTuple):
+    """Homes that differ in seconds only."""
+
+    memory: int
+    level: int
+    sums: int  # class of its sums, or `NO_SUMS`
+    phase: Phase
+
+
+@dataclass(frozen=True, eq=False)
+class Sums:
+    """What partial sums cost, which is not a sum over rows (`dual.py`).
+
+    A class is a level and a kind of owners. Distances at which the same classes send anything
+    are taken together, as one of the dimensions.
+    """
+
+    sends: Ints  # classes × dimensions: 1 if owners of the class send there
+    flat_s: Floats  # tables × dimensions: for a sum of every sample, whoever sends it
+    more_s: Floats  # tables × classes × dimensions: on top, by class
+    needed: Floats  # tables × masses: sums that a reader needs for that share of lookups
+    again_s: Floats  # tables: work of a reader for going through all lookups once more
+
+
+@dataclass(frozen=True, eq=False)
+class FlatTables:
+    """Buckets of all tables one after the other; those of table t begin at `first[t]`."""
+
+    shelves: tuple[Shelf, ...]
+    memory: Ints  # of each shelf
+    sums_of: Ints  # of each shelf: class of sums, or `NO_SUMS`
+    first: Ints
+    widths: Floats
+    mass: Floats  # of one row in each bucket
+    cost_s: Floats  # buckets × shelves, of one row
+    kept_bytes: Floats  # shelves × tables, of one row, for each device
+    sums: Sums
+    classes: tuple[tuple[int, int], ...]  # levels and kinds of owners of sums
+    weights: Floats  # of kinds of holders, together 1
+    capacity: Floats  # bytes of each memory, for each device
+
+    @property
+    def count(self) -> int:
+        """How many tables there are."""
+        return len(self.first) - 1
+
+    def shelf_of(self, home: Home) -> int:
+        """The shelf that a home is of."""
+        sums = sums_class(home, self.classes)
+        relayed = home.band.staged and sums == NO_SUMS
+        return self._places[home.memory, home.level, sums, relayed]
+
+    @cached_property
+    def _places(self) -> dict[tuple[int, int, int, bool], int]:
+        return {
+            (one.memory, one.level, one.sums, one.phase.relayed): row
+            for row, one in enumerate(self.shelves)
+        }
+
+    def hints(self, fine: bool) -> Ints:
+        """Per table the box that was best last: where a search begins, not what it finds."""
+        return self._fine_hints if fine else self._coarse_hints
+
+    @cached_property
+    def _fine_hints(self) -> Ints:
+        return np.zeros((self.count, self.sums.sends.shape[1]), dtype=np.int64)
+
+    @cached_property
+    def _coarse_hints(self) -> Ints:
+        return np.zeros((self.count, self.sums.sends.shape[1]), dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class Pricing:
+    """Prices homes of one problem; tables whose rows weigh the same share what is computed."""
+
+    profile: Profile
+    cluster: Cluster
+    options: PlanOptions
+    cost: CostOptions
+    sync_weight: float
+    known: dict[Hashable, tuple[HomeCosts, HomeCosts]]
+
+    @classmethod
+    def of(
+        cls, profile: Profile, cluster: Cluster, options: PlanOptions, cost: CostOptions,
+        sync_weight: float = 1.0,
+    ) -> Pricing:  # fmt: skip
+        """Of a problem."""
+        return cls(profile, cluster, options, cost, sync_weight, {})
+
+    def costs(self, table: Table) -> tuple[HomeCosts, HomeCosts]:
+        """What homes cost on the basis, and what they would cost without granularity."""
+        homes = homes_of(self.cluster, table.pooling != "none")
+        sizes = {RowSizes.of(table, home.band, self.cost) for home in homes}
+        key = (tuple(sorted(sizes)), len(homes))
+        if key not in self.known:
+            fine = ungrained(self.cluster)
+            self.known[key] = (
+                home_costs(table, self.cluster, self.cost, self.sync_weight),
+                home_costs(table, fine, self.cost, self.sync_weight),
+            )
+        return self.known[key]
+
+    def seconds(self, stats: TableStats, weights: Floats) -> tuple[HomeCosts, Floats, float]:
+        """Homes × buckets of a table, rows that are never looked up last; and `narrow_share`.
+
+        Homes that pins forbid take for ever.
+        """
+        table, tree = stats.table, tree_of(self.cluster)
+        costs, fine = self.costs(table)
+        basis = table_basis(stats, self.profile, tree.sizes, rest=True)
+        seconds = costs.weighted(weights) @ basis
+        share = narrow_share(table, self.cluster)
+        if share < 1:
+            lookup_s = self.cluster.work.lookup_s
+            seconds = with_cut_columns(seconds, fine, share, basis, weights, lookup_s)
+        wanted, cluster = self.options.constraints, self.cluster
+        if not wanted.decides:
+            return costs, seconds, share
+        allowed = np.array([is_allowed(home, table, wanted, cluster) for home in costs.homes])
+        return costs, np.where(allowed[:, None], seconds, np.inf), share
+
+    def tables(self, weights: Floats, masses: Floats) -> FlatTables:
+        """All tables, if kinds of holders count so much, with sums for some masses."""
+        tree, stats = tree_of(self.cluster), self.profile.stats
+        homes = homes_of(self.cluster, True)
+        classes = sorted({(h.level, h.kind) for h in homes if h.band.exchange == "sums"})
+        training = self.cost.training
+        shelves = sorted({_shelf(home, classes, tree, training) for home in homes})
+        at = {shelf: row for row, shelf in enumerate(shelves)}
+        sizes = [len(s.curve.stops) + 1 for s in stats]
+        first = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+        cost_s = np.full((len(shelves), int(first[-1])), np.inf)
+        kept = np.zeros((len(shelves), len(stats)))
+        unit_s = np.zeros((len(stats), len(classes), tree.levels + 1))
+        for index, one in enumerate(stats):
+            costs, seconds, share = self.seconds(one, weights)
+            here = cost_s[:, first[index] : first[index + 1]]
+            for home, each, size in zip(costs.homes, seconds, costs.kept_bytes, strict=True):
+                row = at[_shelf(home, classes, tree, training)]
+                np.minimum(here[row], each, out=here[row])
+                kept[row, index] = share * size
+            unit_s[index] = share * sum_costs(
+                one.table, tuple(classes), self.cluster, self.cost, weights
+            )
+        lookups = np.array([self.profile.lookups_per_step(s) for s in stats])
+        again_s = weights[0] * self.cluster.work.lookup_s * lookups
+        sums = _sums(self.profile, unit_s, _senders(classes, tree), masses, again_s)
+        return FlatTables(
+            tuple(shelves),
+            np.array([shelf.memory for shelf in shelves], dtype=np.int64),
+            np.array([shelf.sums for shelf in shelves], dtype=np.int64),
+            first,
+            np.concatenate([_widths(one) for one in stats]),
+            np.concatenate([np.append(one.curve.probabilities, 0.0) for one in stats]),
+            np.ascontiguousarray(cost_s.T),
+            kept,
+            sums,
+            tuple(classes),
+            weights,
+            np.array([size for _, size in memories(self.cluster, self.options.reserved)]),
+        )
+
+
+def _widths(stats: TableStats) -> Floats:
+    rest = stats.table.num_embeddings - stats.curve.ranks
+    return np.append(stats.curve.widths, rest).astype(np.float64)
+
+
+def _shelf(home: Home, classes: list[tuple[int, int]], tree: Tree, training: bool) -> Shelf:
+    sums = sums_class(home, classes)
+    return Shelf(home.memory, home.level, sums, phase_of(home.band, home.kind, tree, training))
+
+
+def _senders(classes: list[tuple[int, int]], tree: Tree) -> Ints:
+    """Classes × distances: 1 if some reader is so far from its owner."""
+    sends = np.zeros((len(classes), tree.levels + 1), dtype=np.int64)
+    for row, (level, kind) in enumerate(classes):
+        attached = tree.racks[kind - 1].level if kind else 0
+        sends[row, 1:] = tree.readers(level, attached) > 0
+        sends[row, 0] = kind == 0
+    return sends
+
+
+def _sums(profile: Profile, unit_s: Floats, senders: Ints, masses: Floats, again_s: Floats) -> Sums:
+    patterns = sorted({tuple(c) for c in senders.T.tolist() if any(c)}, reverse=True)
+    sends = np.array(patterns, dtype=np.int64).reshape(len(patterns), len(senders)).T
+    flat_s = np.zeros((len(unit_s), len(patterns)))
+    more_s = np.zeros((len(unit_s), len(senders), len(patterns)))
+    for distance, column in enumerate(senders.T.tolist()):
+        if any(column):
+            among, at = np.flatnonzero(column), patterns.index(tuple(column))
+            flat = unit_s[:, among, distance].min(axis=1)
+            flat_s[:, at] += flat
+            more_s[:, among, at] += unit_s[:, among, distance] - flat[:, None]
+    needed = np.zeros((len(unit_s), len(masses)))
+    for index, stats in enumerate(profile.stats):
+        if stats.lookups and stats.table.pooling != "none":
+            needed[index] = Bags.of(stats).sums(masses) * profile.batch_size
+    return Sums(np.ascontiguousarray(sends), flat_s, more_s, needed, again_s)

@@ -1,0 +1,162 @@
+"""Small problems, searched through: rows of a table are painted with every way there is.
+
+Prices are averages over many rows and tables. With a handful of them what fits beside what
+decides. So here each table tries to give every run of its ranks, between places where it is cut or
+might be, to every home with every owner, against what the other tables ask of every holder, by the
+exact cost; then tables try their best in pairs. With a handful of rows all ways to cut a table into
+three are tried at once. No proof that the result is the best: the certificate's bound says how far
+it may be from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+from rowtier.band import Band, Bands
+from rowtier.cluster import Cluster
+from rowtier.cost.load import Load, chosen, stacked, total_load
+from rowtier.cost.memory import Reserve, pools
+from rowtier.cost.options import CostOptions
+from rowtier.plan.joint.owners import Way
+from rowtier.plan.joint.space import MOST_CUTS, Placements, TableSpace
+from rowtier.profile.curve import Floats, Ints
+from rowtier.profile.profile import Profile
+
+MOST_LOADS = 2_000  # of bands, that are worked out: about a second
+_IN_PAIRS = 48  # of the best placements of each table
+_IN_ALL_PAIRS = 320  # the same by either measure, where all placements are known
+_ROUNDS = 8
+_LEAST_GAIN = 1e-6  # of a step, that another round must bring
+
+
+@dataclass(frozen=True, eq=False)
+class Search:
+    """What tables may choose from, and what there is room for."""
+
+    profile: Profile
+    cluster: Cluster
+    cost: CostOptions
+    reserve: Reserve
+    ways: Sequence[list[Way]]  # of each table: every home with every owner
+
+    spent: list[int] = field(default_factory=lambda: [0])  # loads that were worked out
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is enough to spend for every table to try its ways."""
+        return self.first_loads <= MOST_LOADS
+
+    @property
+    def first_loads(self) -> int:
+        """What the first round has to work out."""
+        return sum(len(ways) * (MOST_CUTS + 3) for ways in self.ways)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that may be spent is."""
+        return self.spent[0] > MOST_LOADS
+
+    def improve(self, bands: Bands) -> Bands:
+        """The best bands found from here on; the same if none are better."""
+        spaces, names = self._spaces, [stats.table.name for stats in self.profile.stats]
+        now = [bands[stats.table.name] for stats in self.profile.stats]
+        loads = [space.load(mine) for space, mine in zip(spaces, now, strict=True)]
+        best = np.inf
+        for _ in range(_ROUNDS):
+            before = best
+            near: list[Placements] = []
+            for index, space in enumerate(spaces):
+                if self.is_over:
+                    return dict(zip(names, now, strict=True))
+                found = space.placements(now[index]).beside(space.every)
+                values = self._values(self._others(loads, {index}) + found.loads)
+                order = np.argsort(values, kind="stable").astype(np.int64)
+                if values[order[0]] < best * (1 - _LEAST_GAIN):
+                    best = float(values[order[0]])
+                    now[index] = found.bands(int(order[0]))
+                    loads[index] = space.load(now[index])
+                near.append(found)
+            for one, other in combinations(range(len(spaces)), 2):
+                best = self._two(near, spaces, now, loads, one, other, best)
+            if best > before * (1 - _LEAST_GAIN):
+                break
+        return dict(zip(names, now, strict=True))
+
+    @cached_property
+    def _spaces(self) -> list[TableSpace]:
+        facts = zip(self.profile.stats, self.ways, strict=True)
+        return [
+            TableSpace(stats, ways, self.profile, self.cluster, self.cost, self.spent)
+            for stats, ways in facts
+        ]
+
+    def _two(
+        self, near: list[Placements], spaces: list[TableSpace], now: list[tuple[Band, ...]],
+        loads: list[Load], one: int, other: int, best: float,
+    ) -> float:  # fmt: skip
+        """Try pairs of placements: those that are good beside an empty table.
+
+        Where all placements are known, also those that would be good if every holder did the
+        same, for every amount of fast memory: the other table may fill what one leaves.
+        """
+        rest = self._others(loads, {one, other})
+        top = [self._promising(rest, near[i].loads, spaces[i].every) for i in (one, other)]
+        first, second = (np.ravel(g) for g in np.meshgrid(*top, indexing="ij"))
+        pair = chosen(near[one].loads, first) + chosen(near[other].loads, second)
+        values = self._values(rest + pair)
+        at = int(np.argmin(values))
+        if values[at] < best * (1 - _LEAST_GAIN):
+            best = float(values[at])
+            for index, pick in ((one, first[at]), (other, second[at])):
+                now[index] = near[index].bands(int(pick))
+                loads[index] = spaces[index].load(now[index])
+        return best
+
+    def _promising(self, rest: Load, loads: Load, every: Placements | None) -> Ints:
+        """Placements of a table that are worth trying with some of another's."""
+        alone = np.argsort(self._values(rest + loads), kind="stable")
+        if every is None:
+            return alone[:_IN_PAIRS]
+        evened = (rest + loads).evened.step_s(self.cluster, self.cost)
+        _, group = np.unique(loads.kept[:, 0].sum(axis=0), return_inverse=True)
+        order = np.lexsort((evened, group))
+        firsts = np.searchsorted(group[order], np.arange(group.max() + 1))
+        place = np.arange(len(order)) - firsts[group[order]]
+        each = order[place < _IN_ALL_PAIRS / len(firsts)]
+        return np.union1d(alone[:_IN_ALL_PAIRS], each)
+
+    def _others(self, loads: list[Load], without: set[int]) -> Load:
+        """The load of all other tables, with an axis for placements."""
+        kept = [load for i, load in enumerate(loads) if i not in without]
+        return stacked([total_load(kept or [loads[0] * 0.0])])
+
+    def _values(self, loads: Load) -> Floats:
+        """Seconds of a step; endless where rows do not fit."""
+        values = loads.step_s(self.cluster, self.cost)
+        holders, tiers, placements = loads.kept.shape
+        used = self._pools @ loads.kept.reshape(holders * tiers, placements)
+        values[(used > self._capacity[:, None] + 0.5).any(axis=0)] = np.inf
+        return values
+
+    @cached_property
+    def _pools(self) -> Floats:
+        """Pools × (holders and tiers): which bytes are in which pool."""
+        names, found = self.cluster.tier_names, []
+        for pool in pools(self.cluster):
+            here = np.zeros((self.cluster.num_holders, len(names)))
+            here[list(pool.holders), names.index(pool.tier)] = 1.0
+            found.append(here.ravel())
+        return np.stack(found)
+
+    @cached_property
+    def _capacity(self) -> Floats:
+        found = []
+        for pool in pools(self.cluster):
+            tiers = {tier.name: tier for tier in self.cluster.tiers_of(pool.holders[0])}
+            found.append(float(self.reserve.left(tiers[pool.tier], pool.holders)))
+        return np.array(found)

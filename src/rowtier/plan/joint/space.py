@@ -1,0 +1,329 @@
+"""Placements of one table that a search tries, and what each asks of every holder.
+
+Runs of ranks are *painted*: given to a way, over the bands that were there. What rows ask adds up
+over runs, so the load of most placements is a sum of a few that were worked out; partial sums that
+one owner sends for two runs are worked out together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import combinations, pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.band import Band
+from rowtier.cluster import Cluster
+from rowtier.cost.bundling import bundle_key
+from rowtier.cost.load import Load, chosen, side_by_side, stacked, total_load
+from rowtier.cost.options import CostOptions
+from rowtier.cost.tree import tree_of
+from rowtier.plan.joint.owners import Way
+from rowtier.profile.curve import Ints
+from rowtier.profile.profile import Profile, TableStats
+
+MOST_CUTS = 3  # places where a table is cut that may be moved; and two where it is not
+MOST_TABLES = 2  # of which all placements are tried
+_MOST_CHANGED = 6  # bands of a table that are tried in other ways on the same holders
+_MOST_AT_ONCE = 40_000  # placements of a table that are tried whatever it has now
+
+Coat = tuple[int, int, Way]  # a run of ranks, and what it is painted with
+Painted = tuple[tuple[Band, ...], tuple[Coat, ...]]  # bands, and coats over them
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """Placements of one table, as bands that are painted over; loads side by side."""
+
+    made: list[Painted]
+    loads: Load
+
+    def bands(self, at: int) -> tuple[Band, ...]:
+        """One of them."""
+        bands, coats = self.made[at]
+        for coat in coats:
+            bands = painted(bands, *coat)
+        return bands
+
+    def beside(self, other: Placements | None) -> Placements:
+        """These and others."""
+        if other is None:
+            return self
+        return Placements(self.made + other.made, side_by_side([self.loads, other.loads]))
+
+
+def painted(now: tuple[Band, ...], start: int, stop: int, way: Way) -> tuple[Band, ...]:
+    """The same bands with a run of ranks given to a way; rank r is with the r-th member, again."""
+    there = {"start": start, "stop": stop, "offset": start}
+    return (*_outside(now, start, stop), *(band.model_copy(update=there) for band in way))
+
+
+def _outside(now: tuple[Band, ...], start: int, stop: int) -> tuple[Band, ...]:
+    left = [_run(band, band.start, min(band.stop, start)) for band in now if band.start < start]
+    return (*left, *(_run(b, max(b.start, stop), b.stop) for b in now if b.stop > stop))
+
+
+def _run(band: Band, start: int, stop: int) -> Band:
+    return band.model_copy(update={"start": start, "stop": stop})
+
+
+@dataclass(frozen=True, eq=False)
+class TableSpace:
+    """All that one table may try; loads of single bands are kept."""
+
+    stats: TableStats
+    ways: list[Way]
+    profile: Profile
+    cluster: Cluster
+    cost: CostOptions
+    spent: list[int]  # loads that were worked out, of all tables
+    known: dict[tuple[int, int], Load] = field(default_factory=dict)
+    known_sums: dict[tuple[int, int], Load] = field(default_factory=dict)
+
+    def load(self, bands: tuple[Band, ...]) -> Load:
+        """What bands ask of every holder, but for the work that each band takes."""
+        self.spent[0] += 1
+        found = Load.of(self.stats, bands, self.profile, self.cluster, self.cost)
+        if self._runs_alone(bands):
+            found.work_s[...] -= self._pieces_s(bands)
+        return found
+
+    def placements(self, now: tuple[Band, ...]) -> Placements:
+        """What it has, and every run between two cuts given to every way."""
+        made: list[Painted] = [(now, ())]
+        loads = [stacked([self.load(now)])]
+        bands_s = [self._bands_s(now)]
+        edges = self._edges(now)
+        for start, stop in combinations(edges, 2) if self.ways else ():
+            rest = _outside(now, start, stop)
+            found = self._alone(edges, start, stop)
+            if rest:
+                found = stacked([self.load(rest) - self._nothing]) + found
+                found = found + self._twice(rest)
+            loads.append(found)
+            made += [(now, ((start, stop, way),)) for way in self.ways]
+            beside = [b for b in rest if start in (b.stop, b.start) or stop in (b.start, b.stop)]
+            alike = {_kind(band) for band in beside}
+            rest_s = self._bands_s(rest)
+            for way in self.ways:
+                new = tuple(band for band in way if _kind(band) not in alike)
+                bands_s.append(rest_s + self._bands_s(new))
+            for way in self.ways:
+                if _shares_sums(rest, way):
+                    together = painted(now, start, stop, way)
+                    loads.append(stacked([self.load(together)]))
+                    made.append((now, ((start, stop, way),)))
+                    bands_s.append(self._bands_s(together))
+        for changed in self._changed(now):
+            loads.append(stacked([self.load(changed)]))
+            made.append((changed, ()))
+            bands_s.append(self._bands_s(changed))
+        found = side_by_side(loads)
+        found.work_s[...] += np.array(bands_s)
+        return Placements(made, found)
+
+    def _changed(self, now: tuple[Band, ...]) -> Iterator[tuple[Band, ...]]:
+        """One band sent in another way, or dealt out in another order, by the same holders."""
+        for at, band in enumerate(now[:_MOST_CHANGED]):
+            for other in self._sent_otherwise(band):
+                if other != band:
+                    yield (*now[:at], other, *now[at + 1 :])
+
+    def _sent_otherwise(self, band: Band) -> Iterator[Band]:
+        pooled = self.stats.table.pooling != "none"
+        level, top = self.cluster.level_of(band.scope), len(self.cluster.levels)
+        if level < top:
+            yield band.model_copy(update={"sync": "sparse" if band.sync == "dense" else "dense"})
+        if level:
+            if band.order == "blocks" or self.profile.form == "counted":
+                order = "blocks" if band.order == "spread" else "spread"
+                yield band.model_copy(update={"order": order})
+            ways = [("rows", False, False), ("rows", True, False)]
+            ways += [("rows", True, True), ("sums", False, True)] * (level > 1)
+            for exchange, coalesced, staged in [*ways, ("sums", False, False)]:
+                if pooled or exchange == "rows":
+                    sent = {"exchange": exchange, "coalesced": coalesced, "staged": staged}
+                    yield band.model_copy(update=sent)
+
+    @cached_property
+    def every(self) -> Placements | None:
+        """Every way for up to three runs, or for either half of the columns; none if too many."""
+        cuts, parts = self._edges(()), []
+        if len(self.profile.stats) > MOST_TABLES:
+            return None
+        if len(self.ways) ** 2 <= _MOST_AT_ONCE and self.stats.table.embedding_dim > 1:
+            parts.append(self._halves())
+        for count in range(2, 4):
+            shapes = list(combinations(cuts[1:-1], count - 1))
+            if shapes and len(shapes) * len(self.ways) ** count <= _MOST_AT_ONCE:
+                parts += [self._products(cuts, [0, *inner, cuts[-1]]) for inner in shapes]
+        if not parts:
+            return None
+        made = [one for part in parts for one in part.made]
+        return Placements(made, side_by_side([part.loads for part in parts]))
+
+    def _products(self, cuts: list[int], edges: list[int]) -> Placements:
+        """Every way for every run between edges, no two neighbours alike.
+
+        Of two that share sums the sum is priced where there are two runs, and left out of three.
+        """
+        runs, count = list(pairwise(edges)), len(edges) - 1
+        grids = np.meshgrid(*[np.arange(len(self.ways))] * count, indexing="ij")
+        picks = np.stack([np.ravel(grid) for grid in grids])
+        shared = np.zeros(picks.shape[1], dtype=bool)
+        for one, other in combinations(picks, 2):
+            shared |= self._shared[one, other]
+        kept = np.flatnonzero((picks[1:] != picks[:-1]).all(axis=0) & (~shared | (count == 2)))
+        picks, shared = picks[:, kept], shared[kept]
+        found = total_load(
+            chosen(self._alone(cuts, *run), at) for run, at in zip(runs, picks, strict=True)
+        )
+        found = found - stacked([self._nothing * (count - 1.0)])
+        by_sums = self._by_sums[picks]
+        mixed: NDArray[np.bool_] = np.asarray(by_sums.any(axis=0) & ~by_sums.all(axis=0))
+        self._add_twice(found, mixed)
+        made: list[Painted] = [
+            ((), tuple((*run, self.ways[at]) for run, at in zip(runs, pick, strict=True)))
+            for pick in picks.T.tolist()
+        ]
+        placements = Placements(made, found)
+        for at in np.flatnonzero(shared).tolist():
+            _put(found, at, self.load(placements.bands(at)))
+        found.work_s[...] += np.array([self._bands_s(way) for way in self.ways])[picks].sum(axis=0)
+        return placements
+
+    def _halves(self) -> Placements:
+        """Every way for either half of the columns."""
+        rows, dim = self.stats.table.num_embeddings, self.stats.table.embedding_dim
+        single = [way[0] for way in self.ways if len(way) == 1]
+        halves = [
+            [band.model_copy(update={"columns": columns}) for band in single]
+            for columns in ((0, dim // 2), (dim // 2, dim))
+        ]
+        loads = [stacked([self.load(painted((), 0, rows, (b,))) for b in half]) for half in halves]
+        left, right = (np.ravel(g) for g in np.indices((len(single), len(single))))
+        found = chosen(loads[0], left) + chosen(loads[1], right) - stacked([self._nothing])
+        by_sums = np.array([band.exchange == "sums" for band in single])
+        self._add_twice(found, by_sums[left] != by_sums[right])
+        found.work_s[...] += self._bands_s((single[0],) * 2)
+        pairs = zip(left.tolist(), right.tolist(), strict=True)
+        made: list[Painted] = [((), ((0, rows, (halves[0][a], halves[1][b])),)) for a, b in pairs]
+        return Placements(made, found)
+
+    @cached_property
+    def _shared(self) -> NDArray[np.bool_]:
+        """Ways × ways: whether one sum of an owner does for both."""
+        return np.array([[_shares_sums(one, way) for way in self.ways] for one in self.ways])
+
+    def _bands_s(self, bands: tuple[Band, ...]) -> float:
+        """Work that bands take; of those that tables which run as one have together, a part."""
+        alike = 1 if self._runs_alone(bands) else self._alike
+        return self._pieces_s(bands) / alike
+
+    def _pieces_s(self, bands: tuple[Band, ...]) -> float:
+        work = self.cluster.work
+        copied = sum(band.scope != self.cluster.top for band in bands) * self.cost.training
+        return work.band_s * len(bands) + work.copied_s * copied
+
+    def _runs_alone(self, bands: tuple[Band, ...]) -> bool:
+        return bundle_key(self.stats.table, bands, tree_of(self.cluster)) is None
+
+    @cached_property
+    def _alike(self) -> int:
+        """Tables that may run as one with this."""
+        tree = tree_of(self.cluster)
+        mine = bundle_key(self.stats.table, (), tree)
+        return sum(bundle_key(one.table, (), tree) == mine for one in self.profile.stats)
+
+    def _twice(self, rest: tuple[Band, ...]) -> Load:
+        """What ways add to the work of readers that go through lookups for rows and for sums."""
+        by_sums = {band.exchange == "sums" for band in rest}
+        more = self._by_sums if by_sums == {False} else ~self._by_sums & (by_sums == {True})
+        found = stacked([self._nothing * 0.0] * len(self.ways))
+        self._add_twice(found, more)
+        return found
+
+    def _add_twice(self, loads: Load, which: NDArray[np.bool_]) -> None:
+        each_s = self.cluster.work.lookup_s * self.profile.lookups_per_step(self.stats)
+        loads.work_s[: self.cluster.num_devices] += each_s * which
+
+    def _alone(self, edges: list[int], start: int, stop: int) -> Load:
+        """Loads of a run in every way; rows add up over runs between neighbouring edges."""
+        inner = [edge for edge in edges if start <= edge <= stop]
+        parts = [self._part(a, b) for a, b in pairwise(inner)]
+        if len(parts) == 1:
+            return parts[0]
+        added = total_load(parts) - stacked([self._nothing * (len(parts) - 1.0)])
+        if not self._sums.size:
+            return added
+        rows = np.flatnonzero(~self._by_sums)
+        found = side_by_side([chosen(added, rows), self._sums_of(start, stop)])
+        return chosen(found, np.argsort(np.concatenate([rows, self._sums]), kind="stable"))
+
+    def _part(self, start: int, stop: int) -> Load:
+        if (start, stop) not in self.known:
+            each = [self.load(painted((), start, stop, way)) for way in self.ways]
+            self.known[start, stop] = stacked(each)
+        return self.known[start, stop]
+
+    def _sums_of(self, start: int, stop: int) -> Load:
+        if (start, stop) not in self.known_sums:
+            each = [self.load(painted((), start, stop, self.ways[i])) for i in self._sums.tolist()]
+            self.known_sums[start, stop] = stacked(each)
+        return self.known_sums[start, stop]
+
+    @cached_property
+    def _by_sums(self) -> NDArray[np.bool_]:
+        return np.array([way[0].exchange == "sums" for way in self.ways], dtype=bool)
+
+    @cached_property
+    def _sums(self) -> Ints:
+        return np.flatnonzero(self._by_sums)
+
+    @cached_property
+    def _nothing(self) -> Load:
+        """What a table asks for that has no rows: in every load once."""
+        return self.load(())
+
+    def _edges(self, now: tuple[Band, ...]) -> list[int]:
+        """Some of the places where it is cut now, and where its heat changes most evenly."""
+        rows = self.stats.table.num_embeddings
+        used = sorted({band.start for band in now} - {0})
+        stops = [int(stop) for stop in self.stats.curve.stops if stop < rows and stop not in used]
+        kept = _some(used, MOST_CUTS)
+        return sorted({0, rows, *kept, *_some(stops, MOST_CUTS + 2 - len(kept))})
+
+
+def _put(loads: Load, at: int, load: Load) -> None:
+    """Give one of stacked loads another value."""
+    for name in ("kept", "moved", "work_s", "rounds"):
+        getattr(loads, name)[..., at] = getattr(load, name)
+    for name in ("ids", "forward", "sync"):
+        old, new = getattr(loads, name), getattr(load, name)
+        old.sent[..., at], old.received[..., at] = new.sent, new.received
+
+
+def _some(places: list[int], most: int) -> list[int]:
+    """At most so many of them, evenly."""
+    if len(places) <= most:
+        return places
+    return [places[int(at)] for at in np.linspace(0, len(places) - 1, most + 2)[1:-1]]
+
+
+def _kind(band: Band) -> tuple[object, ...]:
+    """All that bands which can be joined have in common."""
+    ways = (band.exchange, band.coalesced, band.staged, band.sync, band.order)
+    return band.scope, band.members, band.columns, band.tier, *ways
+
+
+def _shares_sums(rest: tuple[Band, ...], way: Way) -> bool:
+    """Whether its owners send sums of other rows already: then one sum does for both."""
+
+    def place(band: Band) -> tuple[object, ...]:
+        return band.scope, band.members, band.columns
+
+    owners = {place(band) for band in rest if band.exchange == "sums"}
+    return way[0].exchange == "sums" and any(place(band) in owners for band in way)

@@ -1,0 +1,137 @@
+"""From choices at prices to bands: divide, pack, spread, fill.
+
+Every table has chosen which rows have owners (`rows.py`). Large tables are divided among owners in
+one of several ways (`ways.py`), all pieces are packed onto devices (`pack.py`), rows that are
+spread anyway level what is left uneven (`spread.py`), and what is left of fast memory is filled
+(`fill.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rowtier.band import Band, Bands
+from rowtier.cluster import Cluster
+from rowtier.cost.memory import Ints, Room, band_bytes, row_bytes
+from rowtier.cost.options import CostOptions
+from rowtier.cost.tree import tree_of
+from rowtier.plan.options import PlanOptions
+from rowtier.plan.place.bands import bands_of
+from rowtier.plan.place.fill import fill, joined, tidied
+from rowtier.plan.place.nodes import with_places
+from rowtier.plan.place.placing import Placing
+from rowtier.plan.place.rows import Pinned, PlacedRows, Setting
+from rowtier.plan.place.spread import Spread
+from rowtier.plan.solve.menu import Menu
+from rowtier.plan.solve.prices import Priced
+from rowtier.plan.watch import ALONE
+from rowtier.profile.curve import Floats
+from rowtier.profile.profile import Profile
+
+
+@dataclass(frozen=True, eq=False)
+class Maker:
+    """Turns choices into bands."""
+
+    profile: Profile
+    cluster: Cluster
+    options: PlanOptions
+    cost: CostOptions
+    stop: Callable[[], bool] = ALONE.stop
+
+    def bands(self, menus: Sequence[Menu], priced: Priced, scarce: Floats) -> Bands | None:
+        """The bands that were chosen; a table that finds no owner goes without one.
+
+        `scarce` are prices at which owners run out of memory.
+        """
+        setting = Setting(self.profile, self.cluster, self.cost, priced.prices, scarce)
+        tables = [
+            PlacedRows.of(setting, index, menu, choice, self._pinned(menu))
+            for index, (menu, choice) in enumerate(zip(menus, priced.choices, strict=True))
+        ]
+        plan = Placing(setting, tables, self.options.reserved, priced.bound, self.stop).best()
+        if plan is None:
+            return None
+        spreads = [plan.levelling.spread(plan.packed.load), Spread()]
+        for spread in spreads[: 1 + bool(spreads[0].sets)]:
+            made = bands_of(tables, plan.divisions, plan.divided, plan.packed, spread)
+            whole = {name: joined(mine) for name, mine in made.items()}
+            found = self._filled(with_places(whole, self.profile, self.cluster, self.cost))
+            if found is not None:
+                return found
+        return None
+
+    def _pinned(self, menu: Menu) -> Pinned:
+        wanted, name = self.options.constraints, menu.stats.table.name
+        whole = wanted.one_owner(name)
+        return Pinned(wanted.device(name), whole, wanted.pin(name).tier, wanted.group(name))
+
+    def refilled(self, bands: Bands) -> Bands | None:
+        """Bands that fit, with what is left of fast memory filled."""
+        return self._filled({name: list(mine) for name, mine in bands.items()})
+
+    def _filled(self, bands: dict[str, list[Band]]) -> Bands | None:
+        room = Room(self.cluster, self.options.reserved)
+        self._take(room, bands)
+        pins = self.options.constraints.tables
+        pinned = frozenset(name for name, pin in pins.items() if pin.tier is not None)
+        filled = fill(bands, self.profile, self.cluster, room, self.cost, pinned)
+        # Where a spread band begins and ends decides who has a row more, so look again.
+        unjoined = {name: tuple(sorted(b, key=_place)) for name, b in filled.items()}
+        for candidate in (tidied(filled), unjoined, tidied(bands)):
+            if self.fits(candidate):
+                return candidate
+        return None
+
+    def with_ends_joined(self, bands: Bands) -> Bands | None:
+        """The last rows of as many tables as there is room for, kept as those before them are.
+
+        Rows that are hardly looked up gain nothing in fast memory, but a band takes work.
+        """
+        tables = {stats.table.name: stats.table for stats in self.profile.stats}
+        longer = {name: one for name, mine in bands.items() if (one := _end_joined(mine))}
+        ends = {name: bands[name][-1] for name in longer}
+        names = sorted(ends, key=lambda n: ends[n].rows * row_bytes(tables[n], ends[n]))
+        fitting, least, most = None, 1, len(names)
+        while least <= most:
+            count = (least + most + 1) // 2
+            changed = {**bands, **{name: longer[name] for name in names[:count]}}
+            if self.fits(changed):
+                fitting, least = changed, count + 1
+            else:
+                most = count - 1
+        return fitting
+
+    def fits(self, bands: Mapping[str, Sequence[Band]]) -> bool:
+        """Whether there is room for all rows."""
+        left = Room(self.cluster, self.options.reserved)
+        self._take(left, bands)
+        return all(left.free_on(tier).min() >= 0 for tier in self.cluster.tier_names)
+
+    def _take(self, room: Room, bands: Mapping[str, Sequence[Band]]) -> None:
+        """Take what bands need; less than nothing is left where they do not fit."""
+        tree = tree_of(self.cluster)
+        used: Ints = np.zeros((len(tree.columns), tree.holders), dtype=np.int64)
+        for stats in self.profile.stats:
+            for band in bands[stats.table.name]:
+                mine = used[tree.columns[band.tier]]
+                if len(band.members) == 1 and band.scope == self.cluster.top:
+                    mine[band.members[0]] += band.rows * row_bytes(stats.table, band)
+                else:
+                    mine += band_bytes(stats.table, band, self.cluster)
+        for tier, column in tree.columns.items():
+            room.take(used[column], tier)
+
+
+def _end_joined(bands: Sequence[Band]) -> tuple[Band, ...] | None:
+    """The last band kept as the one before; None if there is none, or other columns lie beside."""
+    if len(bands) < 2 or bands[-1].columns or bands[-2].columns:
+        return None
+    return (*bands[:-2], bands[-2].model_copy(update={"stop": bands[-1].stop}))
+
+
+def _place(band: Band) -> tuple[int, tuple[int, int]]:
+    return band.start, band.columns or (0, 0)

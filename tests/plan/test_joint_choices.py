@@ -1,0 +1,107 @@
+"""What joint leaves out, and why that is never better."""
+
+import numpy as np
+import pytest
+from cost.cost_cases import rich_bands, rich_clusters, rich_profiles
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from recshard_models import flat_cluster, skewed_model, total_bytes
+from strategies import counted
+
+from rowtier import Band, Cluster, Profile, Table, make_plan
+from rowtier.cost.load import Load, total_load
+from rowtier.cost.step import step_cost
+from rowtier.plan.joint.make import SURELY, Planning
+from rowtier.plan.options import PlanOptions
+from rowtier.plan.place.make import Maker
+
+
+@given(st.data(), rich_clusters(), rich_profiles(max_tables=3))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_some_tables_take_no_longer_than_all(
+    data: st.DataObject, cluster: Cluster, profile: Profile
+) -> None:
+    bands = {s.table.name: data.draw(rich_bands(s.table, cluster)) for s in profile.stats}
+    part = Profile(profile.batch_size, profile.stats[:1])
+    some_s = step_cost(bands, part, cluster).step_s
+    bands_s = cluster.work.band_s * sum(map(len, bands.values()))  # counted apart, at most
+    assert some_s <= SURELY * (step_cost(bands, profile, cluster).step_s + bands_s)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_flexshard_without_sequence_tables_is_row_wise(seed: int) -> None:
+    profile = skewed_model(np.random.default_rng(seed), 5, rows=1e4)
+    cluster = flat_cluster(4, (total_bytes(profile) // 8, 1e12), (total_bytes(profile), 1e10))
+    flexshard, row_wise = (make_plan(profile, cluster, m) for m in ("flexshard", "row-wise"))
+    assert flexshard.bands == row_wise.bands
+
+
+def _half_cold(tables: int = 60) -> Profile:
+    heat = np.concatenate((np.arange(50, 0, -1), np.zeros(50, dtype=np.int64)))
+    stats = [
+        counted(
+            Table(name=f"t{i}", num_embeddings=100, embedding_dim=8, features=(f"f{i}",),
+                  pooling="none"),
+            heat,
+        )
+        for i in range(tables)
+    ]  # fmt: skip
+    return Profile(64, tuple(stats))
+
+
+def _two(profile: Profile, share: float, **work: float) -> Cluster:
+    stored = sum(s.table.stored_bytes for s in profile.stats)
+    tiers = [
+        {"name": "fast", "capacity": int(stored * share), "bandwidth": 1e11},
+        {"name": "slow", "capacity": stored, "bandwidth": 1e9},
+    ]
+    level = {"name": "node", "size": 2, "bandwidth": 1e10}
+    data = {"name": "two", "levels": [level], "device": {"tiers": tiers}, "work": work}
+    return Cluster.model_validate(data)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.4, 1.0])
+def test_ends_are_joined_of_as_many_tables_as_there_is_room_for(share: float) -> None:
+    profile = _half_cold()
+    cluster = _two(profile, share)
+    hot = Band(start=0, stop=50, scope="node", tier="fast", coalesced=True)
+    cold = Band(start=50, stop=100, scope="node", tier="slow", coalesced=True)
+    maker = Maker(profile, cluster, PlanOptions(), PlanOptions().cost)
+    joined = maker.with_ends_joined({s.table.name: (hot, cold) for s in profile.stats})
+    assert joined is not None
+    assert maker.fits(joined)
+    # Half of all rows are hot; the other half of a table is 1/120 of them.
+    whole = sum(len(bands) == 1 for bands in joined.values())
+    assert whole == min(60, int((2 * share - 0.5) * 120 + 1e-9))
+
+
+def test_cold_rows_get_no_band_of_their_own_where_bands_take_work() -> None:
+    profile = _half_cold(3)
+    plan = make_plan(profile, _two(profile, 1.0, band=1e-4))
+    assert {len(bands) for bands in plan.bands.values()} == {1}
+
+
+def test_plans_that_are_surely_slower_are_not_priced() -> None:
+    profile = _half_cold()
+    planning = Planning(profile, _two(profile, 1.0), PlanOptions())
+    fast, slow = (
+        {s.table.name: (Band(start=0, stop=100, scope="node", tier=tier),) for s in profile.stats}
+        for tier in ("fast", "slow")
+    )
+    found = planning.priced_candidates([fast])
+    assert list(planning.hopeful([fast, slow], found)) == [fast]
+    assert list(planning.hopeful([fast, slow], [])) == [fast, slow]
+
+
+@given(st.data(), rich_clusters(), rich_profiles())
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_an_evened_load_is_as_much_in_all_and_of_devices_alone_no_slower(
+    data: st.DataObject, cluster: Cluster, profile: Profile
+) -> None:
+    bands = {s.table.name: data.draw(rich_bands(s.table, cluster)) for s in profile.stats}
+    load = total_load(Load.of(s, bands[s.table.name], profile, cluster) for s in profile.stats)
+    even = load.evened
+    assert even.moved.sum() == pytest.approx(load.moved.sum())
+    assert even.forward.sent.sum() == pytest.approx(load.forward.sent.sum())
+    if not cluster.servers:
+        assert even.step_s(cluster) <= load.step_s(cluster) * (1 + 1e-9)
