@@ -79,7 +79,7 @@ def test_an_infeasible_plan_exits_with_3_and_writes_nothing(profile: Path, tmp_p
         (["--profile", "nowhere"], "no such profile folder"),
         (["--reserve", "150%"], "10%"),
         (["--confidence", "100%"], "confidence"),
-        (["--time-limit", "0"], "time_limit_s"),
+        (["--time-limit", "0"], "--time-limit 0"),
     ],
 )
 def test_a_users_mistake_is_exit_code_2(

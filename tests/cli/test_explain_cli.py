@@ -38,7 +38,14 @@ def test_what_is_shown_answers_the_questions(tmp_path: Path) -> None:
     make(tmp_path, 4, method="joint")
     plan = str(tmp_path / "plan")
     text = run("explain", plan)[1]
-    for part in ("what binds:", "memory:", "with more of it:", "the statistics:", "matter most"):
+    for part in (
+        "bound is about",
+        "what binds:",
+        "memory:",
+        "with more of it:",
+        "the statistics:",
+        "matter most",
+    ):
         assert part in text
     text = run("explain", plan, "table_1", "--full")[1]
     assert "elsewhere" in text

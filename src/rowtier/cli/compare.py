@@ -179,9 +179,12 @@ def _where(result: Comparison, levels: list[str]) -> None:
     ]
     links = "links" if len(levels) > MAX_LEVELS else " and ".join(f"{n} links" for n in levels)
     show.table(["plan", "step", *groups], rows)
+    ends = (f"{name} {_ms(load.spread.p99_s)}" for load, name in _names(result).items())
+    show.line(f"the slowest of a hundred steps (p99), in ms: {', '.join(ends)}")
     show.line(
-        "predicted, in ms. Fast and slow memory: if all holders had the same to do; imbalance: how "
-        "much longer the slowest one takes; work: what ranks do besides moving bytes; "
+        "predicted, in ms. Step: of mean loads. Fast and slow "
+        "memory: if all holders had the same to do; imbalance: how much longer the slowest one "
+        "takes; work: what ranks do besides moving bytes; "
         + (f"{links}: ids, rows or sums, gradients; " if links else "")
         + "sync: keeping copies equal; waiting: latencies and messages"
     )
@@ -200,14 +203,14 @@ def _replayed(result: Comparison) -> None:
         step, memory, work, links = (load.replayed.figure(n) for n in names)
         assert step.percentiles is not None
         cells = [step.replayed, step.predicted, *(f.replayed for f in (memory, work, links))]
-        ends = (step.percentiles[2], step.worst)
+        ends = (step.percentiles[2], load.spread.p99_s, step.worst)
         rows.append([name, *map(_ms, cells[:2]), f"{step.error:+.1%}", *map(_ms, cells[2:])])
         rows[-1] += map(_ms, ends)
     found = result.loads[0].replayed
     assert found is not None
     show.line(f"replayed, in ms, over {found.steps:,} steps")
-    columns = ["plan", "step", "predicted", "error", "memory", "work", "links", "p99 step", "worst"]
-    show.table(columns, rows)
+    columns = ["plan", "step", "predicted", "error", "memory", "work", "links"]
+    show.table([*columns, "p99 step", "predicted", "worst"], rows)
 
 
 def _memory(result: Comparison) -> None:

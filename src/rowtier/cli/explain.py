@@ -60,7 +60,14 @@ def command(
 
 
 def _say(found: Explanation, full: bool) -> None:
+    from rowtier.evaluate import phrases
+
     show.line(found.verdict)
+    certificate = found.plan.certificate
+    if certificate is not None and certificate.covers:
+        show.line(f"the bound is about {certificate.covers}")
+    if certificate is not None and certificate.rounds:
+        show.line(phrases.rounds_needed(certificate))
     if found.table is not None:
         _table(found, found.table, full)
     if found.what_if is not None:

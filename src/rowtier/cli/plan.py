@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +25,7 @@ METHODS_HELP = (
     "row-wise-coalesced, table-wise, size, lookup or size-lookup; torchrec runs TorchRec's own "
     "planner."
 )
+SEARCH_S = 60.0  # of methods that have no end of their own
 TORCHREC = "torchrec"  # not one of rowtier's planners: it needs TorchRec, and a clock
 
 
@@ -43,11 +47,22 @@ def command(
             "for it (docs/statistics.md): for when slow steps cost more than fast ones gain.",
         ),
     ] = None,
+    objective: Annotated[
+        str,
+        typer.Option(
+            help="joint: which time of a step to make short: step, that of mean loads, or "
+            "expected_max, the mean over steps, each of which waits for its own slowest device."
+        ),
+    ] = "step",
     batches: BatchesOption = None,
     dense: DenseOption = None,
     time_limit: Annotated[
-        float, typer.Option(help="recshard-milp, torchrec: seconds to search.")
-    ] = 60.0,
+        float | None,
+        typer.Option(
+            help="Seconds to search: joint then returns the best plan it has (without, it takes "
+            "all it needs); recshard-milp and torchrec stop after 60 otherwise.",
+        ),
+    ] = None,
     reserve: Annotated[
         float,
         typer.Option(
@@ -75,8 +90,8 @@ def command(
     from rowtier.evaluate import phrases
     from rowtier.evaluate.compare import Load
     from rowtier.files import check_replaceable
-    from rowtier.plan.constraints import Constraints
-    from rowtier.plan.make import over_capacity, planner
+    from rowtier.plan.constraints import Constraints, over_capacity
+    from rowtier.plan.make import planner
     from rowtier.plan.options import PlanOptions
     from rowtier.profile.profile import Profile
     from rowtier.units import show_bytes
@@ -85,16 +100,21 @@ def command(
         planner(method)  # an unknown method is refused before anything is read
     if fit not in ("rows", "all"):
         raise UserError(f"--fit {fit!r}: accepted are rows and all")
+    if objective not in ("step", "expected_max"):
+        raise UserError(f"--objective {objective!r}: accepted are step and expected_max")
     wanted = Constraints() if constraints is None else Constraints.load(constraints)
+    if time_limit is not None and time_limit <= 0:
+        raise UserError(f"--time-limit {time_limit:g}: give seconds above 0")
     options = PlanOptions(
-        reserve=reserve, split=split, confidence=confidence, time_limit_s=time_limit,
-        constraints=wanted, fit=fit, dense_s=dense or 0.0,
-        batches=checked_batches(batches) or "shuffled",
+        reserve=reserve, split=split, confidence=confidence, constraints=wanted,
+        fit=fit, dense_s=dense or 0.0, time_limit_s=time_limit or SEARCH_S,
+        objective=objective, batches=checked_batches(batches) or "shuffled",
     )  # fmt: skip
     check_replaceable(output, "plan.json")
     statistics = Profile.load(profile)
     machine = Cluster.open(cluster)
-    plan = _made(statistics, machine, method, options)
+    with show.progress(f"planning with {method}", quiet=json, after_s=1.0) as progress:
+        plan = _made(statistics, machine, method, options, time_limit, progress)
     plan.save(output)
     load = Load.of(method, plan)
     if json:
@@ -117,10 +137,11 @@ def command(
         f"{machine.num_devices} devices of {machine.name}"
     )
     show.line(
-        f"expected step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g} ms, work "
+        f"predicted step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g} ms, work "
         f"{1e3 * load.work_s:.4g} ms, links {1e3 * load.links_s:.4g} ms); "
         f"{load.slow_share:.1%} of all lookups are in a slower tier"
     )
+    show.line(phrases.spread(load.spread))
     for assumption in phrases.assumptions(plan):
         show.line(assumption)
     if plan.certificate is not None:
@@ -141,14 +162,22 @@ def command(
     show.written(output)
 
 
-def _made(statistics: Profile, machine: Cluster, method: str, options: PlanOptions) -> Plan:
+def _made(
+    statistics: Profile, machine: Cluster, method: str, options: PlanOptions,
+    time_limit_s: float | None, progress: Callable[[float], None],
+) -> Plan:  # fmt: skip
     if method == TORCHREC:
         from rowtier.torchrec import plan_with_torchrec
 
         return plan_with_torchrec(statistics, machine, options)
     from rowtier.plan.make import make_plan
 
-    return make_plan(statistics, machine, method, options)
+    started = time.monotonic()
+    limit_s = math.inf if time_limit_s is None else time_limit_s
+    return make_plan(
+        statistics, machine, method, options,
+        progress=progress, stop=lambda: time.monotonic() - started > limit_s,
+    )  # fmt: skip
 
 
 def _torchrec_facts(plan: Plan) -> dict[str, Any]:

@@ -54,7 +54,7 @@ def command(
     json: show.JsonOption = False,
 ) -> None:
     """Predict step time, and bytes and lookups per device, tier, link level and table."""
-    from rowtier.evaluate.phrases import assumptions
+    from rowtier.evaluate.phrases import assumptions, spread
     from rowtier.evaluate.predict import predict
     from rowtier.plan.plan import Plan
 
@@ -70,6 +70,7 @@ def command(
         show.as_json(prediction.to_dict())
         return
     show.line(prediction.verdict)
+    show.line(spread(prediction.cost.spread))
     for said in assumptions(prediction.plan, prediction.options):
         show.line(said)
     _work(prediction)

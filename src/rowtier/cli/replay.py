@@ -89,6 +89,7 @@ def _report(found: Replay, full: bool) -> None:
     for warning in found.warnings:
         show.line(f"! {warning}")
     show.line(found.verdict)
+    show.line(_spread(found))
     show.line(
         f"{show_count(found.samples)} samples, {_ORDERS[found.batches]}, "
         f"{show_count(found.lookups)} lookups; figures are means per step"
@@ -111,6 +112,21 @@ def _report(found: Replay, full: bool) -> None:
         f"the profiled data (docs/evaluating.md says why); {inside:,} of {len(figures):,} figures "
         "are within it"
     )
+
+
+def _spread(found: Replay) -> str:
+    """How steps differ, replayed and predicted."""
+    from rowtier.evaluate.phrases import ms
+
+    step, expected = found.figure("step"), found.prediction.cost.spread
+    assert step.percentiles is not None
+    pairs = {
+        "on average": (step.replayed, expected.expected_s),
+        "p50": (step.percentiles[0], expected.p50_s),
+        "p99": (step.percentiles[2], expected.p99_s),
+    }
+    said = (f"{name} {ms(real)} ({ms(told)} predicted)" for name, (real, told) in pairs.items())
+    return f"from step to step: {', '.join(said)}"
 
 
 def _holders(found: Replay, full: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -62,17 +63,28 @@ def written(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def progress(what: str, quiet: bool = False) -> Iterator[Callable[[float], None]]:
-    """A progress bar on a terminal, nothing elsewhere; call it with the share that is done."""
+def progress(
+    what: str, quiet: bool = False, after_s: float = 0.0
+) -> Iterator[Callable[[float], None]]:
+    """A progress bar on a terminal, nothing elsewhere; call it with the share that is done.
+
+    It is shown when the work has taken so many seconds.
+    """
     if quiet or not sys.stderr.isatty():
         yield lambda _share: None
         return
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=1.0)
+    bar = Progress(console=Console(stderr=True), transient=True)
+    task = bar.add_task(what, total=1.0)
+    begin = threading.Timer(after_s, bar.start)
+    begin.start()
+    try:
         yield lambda share: bar.update(task, completed=share)
+    finally:
+        begin.cancel()
+        bar.stop()
 
 
 def _console() -> Console:

@@ -36,8 +36,10 @@ def command(
             claims = "" if verdict.proved is not None or verdict.gap == 0 else "it claims to be "
             best = f"above the best possible ({verdict.bound:.6g} {unit})"
             show.line(f"{found}, {claims}at most {verdict.gap:.2%} {best}")
+    if verdict.covers:
+        show.line(f"the bound is about {verdict.covers}")
     if verdict.proved is not None:
         show.line("the bound was recomputed, without the solver")
     elif verdict.bound:
         show.line("the bound was not recomputed: it rests on more than prices for memory")
-    show.line(f"expected step time: {1e3 * verdict.step_s:.4g} ms")
+    show.line(f"predicted step time: {1e3 * verdict.step_s:.4g} ms")

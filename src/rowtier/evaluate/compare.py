@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from rowtier.cost.lookups import served_lookups
 from rowtier.cost.memory import used_bytes
 from rowtier.cost.options import CostOptions
+from rowtier.cost.spread import Spread
 from rowtier.cost.step import step_cost
 from rowtier.errors import InfeasibleError, MismatchError, UserError
 from rowtier.evaluate.baselines import plan_baseline
@@ -42,6 +43,7 @@ class Load:
     work_s: float
     links_s: float
     parts: Parts  # of the predicted step; they add up to it
+    spread: Spread  # of the predicted steps
     replayed: Replay | None = None
 
     @classmethod
@@ -67,12 +69,13 @@ class Load:
             cost.time.slowest_work_s,
             cost.time.links_s,
             step_parts(cost),
+            cost.spread,
             replayed,
         )
 
     @property
     def step_s(self) -> float:
-        """Expected seconds of a step."""
+        """Seconds of a step whose loads are the mean ones."""
         return self.memory_s + self.work_s + self.links_s
 
     @property
@@ -107,6 +110,7 @@ class Load:
         facts = {
             "plan": self.name,
             "step_s": self.step_s,
+            "spread": self.spread.to_dict(),
             "memory_s": self.memory_s,
             "work_s": self.work_s,
             "links_s": self.links_s,
@@ -127,6 +131,20 @@ class Load:
     def _counted(self, name: str) -> float | None:
         return None if self.replayed is None else self.replayed.figure(name).replayed
 
+    def steps(self) -> dict[str, tuple[float, float | None]]:
+        """What steps take on average and at their percentiles: predicted, and replayed."""
+        spread, replayed = self.spread, self.replayed
+        mean_s: float | None = None
+        ends_s: tuple[float | None, ...] = (None, None, None)
+        if replayed is not None:
+            mean_s = replayed.step_s
+            ends_s = replayed.figure("step").percentiles or ends_s
+        return {
+            "step on average": (spread.expected_s, mean_s),
+            "step, p50": (spread.p50_s, ends_s[0]),
+            "step, p99": (spread.p99_s, ends_s[2]),
+        }
+
     def figures(self) -> dict[tuple[str, str], tuple[float, float | None]]:
         """The figures by name and unit: predicted, and replayed where there is data."""
         seconds = {
@@ -138,6 +156,7 @@ class Load:
         found: dict[tuple[str, str], tuple[float, float | None]] = {
             (name, "s"): (value, self._counted(name)) for name, value in seconds.items()
         }
+        found |= {(name, "s"): pair for name, pair in self.steps().items()}
         counted = self.judged_parts if self.replayed else {}
         found |= {(name, "s"): (value, counted.get(name)) for name, value in self.parts.items()}
         for column, tier in enumerate(self.tiers):

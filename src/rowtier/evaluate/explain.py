@@ -13,7 +13,7 @@ from rowtier.cost.views import VIEWS
 from rowtier.evaluate.cuts import TableStory, tell_table
 from rowtier.evaluate.figures import frame_of
 from rowtier.evaluate.parts import Parts, step_parts
-from rowtier.evaluate.phrases import amount, assumptions, ms, prices, rounds, work
+from rowtier.evaluate.phrases import amount, assumptions, ms, prices, rounds, spread, work
 from rowtier.evaluate.shares import step_shares
 from rowtier.evaluate.what_if import WhatIf, what_if
 from rowtier.evaluate.words import cuts, placement
@@ -99,8 +99,9 @@ class Explanation:
 
     @property
     def step(self) -> list[str]:
-        """What is assumed, what the slowest holder works at, and the rounds of each exchange."""
-        said = [*assumptions(self.plan), work(self.cost), rounds(self.cost)]
+        """What is assumed, how steps differ, what the slowest holder does, and the rounds."""
+        cost = self.cost
+        said = [*assumptions(self.plan), spread(cost.spread), work(cost), rounds(cost)]
         return [line for line in said if line]
 
     @cached_property
@@ -136,6 +137,7 @@ class Explanation:
         facts: dict[str, Any] = {
             "verdict": self.verdict,
             "step_s": self.cost.step_s,
+            "spread": self.cost.spread.to_dict(),
             "certificate": certificate and {**certificate.to_data(), "gap": certificate.gap},
             "binds": self.binds,
             "parts_s": dict(self.parts),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rowtier.cost.options import CostOptions
+from rowtier.cost.spread import Spread
 from rowtier.cost.step import StepCost
 from rowtier.cost.views import VIEWS
 from rowtier.plan.plan import Certificate, Plan, Price
@@ -35,6 +36,15 @@ def prices(certificate: Certificate | None) -> list[str]:
     return said
 
 
+def rounds_needed(certificate: Certificate) -> str:
+    """The kinds of rounds that a plan has, and what nothing beats without each."""
+    said = []
+    for one in certificate.rounds:
+        least = "no plan is" if one.without is None else f"at least {ms(one.without)}"
+        said.append(f"{one.rounds} of {one.kind} (without: {least})")
+    return f"rounds: {', '.join(said)}"
+
+
 def _unit(price: Price, most: float) -> tuple[str, float]:
     """A unit of memory that is not worth more than all there is to save."""
     for unit, share in (("GB", 1.0), ("MB", 1e-3)):
@@ -58,6 +68,14 @@ def work(cost: StepCost) -> str:
     said = ", ".join(f"{ms(parts[name])} {name}" for name in order)
     holder = cost.cluster.holder_name(cost.time.slowest)
     return f"work of {holder}: {said}" if said else ""
+
+
+def spread(found: Spread) -> str:
+    """What steps take, whose loads are not the mean ones."""
+    return (
+        f"from step to step: {ms(found.expected_s)} on average, {ms(found.p50_s)} p50, "
+        f"{ms(found.p99_s)} p99"
+    )
 
 
 def rounds(cost: StepCost) -> str:

@@ -46,7 +46,7 @@ class Prediction:
 
     @property
     def step_s(self) -> float:
-        """Expected seconds of a step."""
+        """Seconds of a step whose loads are the mean ones."""
         return self.cost.step_s
 
     @property

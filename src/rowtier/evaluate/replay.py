@@ -95,6 +95,7 @@ class Replay:
             "batches": self.batches,
             "batch_size": self.prediction.plan.profile.batch_size,
             "step_s": self.step_s,
+            "predicted_spread": self.prediction.cost.spread.to_dict(),
             "figures": [figure.to_dict() for figure in self.figures],
         }
 

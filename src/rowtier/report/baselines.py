@@ -22,7 +22,7 @@ class Baseline:
 
     @property
     def step_s(self) -> float:
-        """Expected seconds of a step; only of a baseline that fits."""
+        """Seconds of a step of mean loads; only of a baseline that fits."""
         assert self.load is not None
         return self.load.step_s
 

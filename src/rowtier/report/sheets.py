@@ -103,13 +103,14 @@ def comparison_sheet(facts: Facts) -> Sheet:
     rows: list[tuple[Any, ...]] = [
         (
             *(load.name, load is facts.load, load.step_s, load.memory_s, load.work_s, load.links_s),
+            *load.spread.to_dict().values(),
             *(load.imbalance, load.slow_share, *load.used_bytes.max(axis=0), ""),
         )
         for load in sorted(loads, key=lambda load: load.step_s)
     ]
-    empty = (None,) * (6 + len(tiers))
+    empty = (None,) * (9 + len(tiers))
     rows += [(b.name, False, *empty, b.why) for b in facts.baselines if b.load is None]
-    times = ("step_s", "memory_s", "work_s", "links_s")
+    times = ("step_s", "memory_s", "work_s", "links_s", *facts.load.spread.to_dict())
     columns = ("plan", "this_plan", *times, "imbalance", "slow_share")
     return Sheet.of((*columns, *(f"most_{tier}_bytes" for tier in tiers), "why_not"), rows)
 

@@ -64,6 +64,11 @@ def tiles(facts: Facts) -> list[Tile]:
                 f"memory {ms(load.memory_s)} + work {ms(load.work_s)} + links {ms(load.links_s)}"
             ),
         ),
+        Tile(
+            "slowest of a hundred steps",
+            ms(load.spread.p99_s),
+            _unbroken(f"{ms(load.spread.p50_s)} p50, {ms(load.spread.expected_s)} on average"),
+        ),
         *_certificate_tiles(facts.plan.certificate),
         Tile("model", show_bytes(held), f"{len(profile.stats):,} tables with optimizer state"),
         Tile("machine", f"{cluster.num_devices:,} devices", cluster.name),
