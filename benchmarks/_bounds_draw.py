@@ -1,10 +1,10 @@
-"""Random small problems, and legal plans of every kind that a band can say, for `bounds.py`."""
+"""Random small problems for `bounds.py`, and those of the presets that were hard once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,19 @@ from rowtier import (
     Cluster,
     Curve,
     FeatureStats,
+    PlanOptions,
     Profile,
     Table,
     TableStats,
 )
 from rowtier.band import Bands
+from rowtier.plan.constraints import Constraints
+from rowtier.work import Work
 
 MOST_DEVICES = 12
-FEATURES = ("servers", "shared tier", "latencies", "work", "overlap", "per group")
+FEATURES = ("servers", "shared tier", "latencies", "work", "overlap", "per group", "pins", "hidden")
+DEFAULTS = PlanOptions()
+PINNED, HIDING = 0.25, 0.4  # shares of the drawn problems
 
 
 @dataclass(frozen=True)
@@ -30,21 +35,61 @@ class Instance:
 
     profile: Profile
     cluster: Cluster
-    features: frozenset[str]
+    options: PlanOptions = DEFAULTS
+
+    @property
+    def features(self) -> str:
+        """What is special about it, in words."""
+        return ", ".join(sorted(_features(self.cluster, self.options)))
 
 
 def draw_instance(random: np.random.Generator) -> Instance:
-    """One to three tables on up to twelve devices."""
+    """One to three tables on up to twelve devices; a quarter of the problems has pins."""
     profile = Profile(
         int(random.choice([1, 16, 200, 2000])),
         tuple(_table(number, random) for number in range(int(random.integers(1, 4)))),
     )
-    cluster = _cluster(sum(stats.table.stored_bytes for stats in profile.stats), random)
-    return Instance(profile, cluster, frozenset(_features(cluster)))
+    cluster = _cluster(profile, random, _sizes(random))
+    constraints = _pins(profile, cluster, random) if random.random() < PINNED else Constraints()
+    dense_s = 10 ** random.uniform(-6, -3) if random.random() < HIDING else 0.0
+    return Instance(profile, cluster, PlanOptions(constraints=constraints, dense_s=dense_s))
 
 
-def _table(number: int, random: np.random.Generator) -> TableStats:
-    rows = int(random.choice([3, 10, 50, 300, 3000]))
+def _pins(profile: Profile, cluster: Cluster, random: np.random.Generator) -> Constraints:
+    """A tier, a scope, a device or just one device for some tables, or one for all of them."""
+    names = [stats.table.name for stats in profile.stats]
+    if len(names) > 1 and random.random() < 0.15:
+        return Constraints(keep_together=(tuple(names[:2]),))
+    pins: dict[str, Any] = {}
+    for name in names[: int(random.integers(1, len(names) + 1))]:
+        ways: list[dict[str, Any]] = [
+            {"tier": str(random.choice([tier.name for tier in cluster.device.tiers]))},
+            {"scope": str(random.choice(cluster.scopes))},
+            {"device": int(random.integers(cluster.num_devices))},
+            {"never_split": True},
+        ]
+        pins[name] = ways[int(random.integers(len(ways)))]
+    return Constraints.model_validate({"tables": pins})
+
+
+def draw_tiny(random: np.random.Generator) -> Instance:
+    """One or two tables of a few rows on two to four devices: small enough to be searched through.
+
+    Without work and overlap, so that what bands ask of holders adds up.
+    """
+    sizes = [[2], [2], [3], [4], [2, 2]][int(random.integers(5))]
+    tables = int(random.integers(1, 3)) if sizes == [2] else 1
+    stats = (_table(number, random, (2, 4, 9, 12), buckets=2) for number in range(tables))
+    profile = Profile(int(random.choice([1, 16, 200])), tuple(stats))
+    cluster = _cluster(profile, random, sizes)
+    return Instance(profile, cluster.model_copy(update={"work": Work(), "overlap": ()}))
+
+
+def _table(
+    number: int, random: np.random.Generator, sizes: tuple[int, ...] = (3, 10, 50, 300, 3000),
+    buckets: int = 6,
+) -> TableStats:  # fmt: skip
+    rows = int(random.choice(sizes))
     table = Table(
         name=f"t{number}",
         num_embeddings=rows,
@@ -56,7 +101,7 @@ def _table(number: int, random: np.random.Generator) -> TableStats:
     )
     touched = int(random.integers(1, rows + 1))
     heat = np.arange(1, touched + 1) ** -random.uniform(0, 1.6)
-    stops = np.unique(np.geomspace(1, touched, 6).round().astype(np.int64))
+    stops = np.unique(np.geomspace(1, touched, buckets).round().astype(np.int64))
     lookups = np.add.reduceat(heat, np.concatenate(([0], stops[:-1])))
     samples, length = 10**6, float(random.choice([1, 1, 2, 5, 20, 60]))
     present = int(random.uniform(0.1, 1) * samples)
@@ -65,11 +110,17 @@ def _table(number: int, random: np.random.Generator) -> TableStats:
     return TableStats(table, samples, (feature,), Curve(stops, lookups / lookups.sum() * total))
 
 
-def _cluster(stored_bytes: int, random: np.random.Generator) -> Cluster:
+def _sizes(random: np.random.Generator) -> list[int]:
     sizes = [int(random.choice([2, 3, 4])), *random.choice([1, 2, 2, 3], 3).tolist()]
     sizes = sizes[: int(random.choice([1, 2, 2, 2, 3, 4]))]
     while np.prod(sizes) > MOST_DEVICES:
         sizes.pop()
+    return sizes
+
+
+def _cluster(profile: Profile, random: np.random.Generator, sizes: list[int]) -> Cluster:
+    stored_bytes = sum(stats.table.stored_bytes for stats in profile.stats)
+    row_bytes = max(stats.table.stored_row_bytes for stats in profile.stats)
     rate, levels = 10 ** random.uniform(9, 11), []
     waits = random.random() < 0.4
     for number, size in enumerate(sizes):
@@ -84,7 +135,7 @@ def _cluster(stored_bytes: int, random: np.random.Generator) -> Cluster:
         rate *= 10 ** random.uniform(-1.3, 0.2)
     names = [str(level["name"]) for level in levels]
     data: dict[str, Any] = {"name": "drawn", "levels": levels}
-    data["device"] = {"tiers": _tiers(stored_bytes, names, random)}
+    data["device"] = {"tiers": _tiers(stored_bytes, row_bytes, names, random)}
     if random.random() < 0.25:
         tier = {
             "name": "far",
@@ -103,9 +154,12 @@ def _cluster(stored_bytes: int, random: np.random.Generator) -> Cluster:
     return Cluster.model_validate(data, by_alias=True)
 
 
-def _tiers(stored_bytes: int, levels: list[str], random: np.random.Generator) -> list[Any]:
+def _tiers(
+    stored_bytes: int, row_bytes: int, levels: list[str], random: np.random.Generator
+) -> list[Any]:
+    """Fast memory for a part of the rows, but at least for one; and mostly slow memory for all."""
     share = float(random.choice([0.02, 0.1, 0.4, 1.5, 10]))
-    fast = {"name": "fast", "capacity": int(stored_bytes * share) + 1}
+    fast = {"name": "fast", "capacity": int(stored_bytes * share) + row_bytes}
     fast |= {
         "bandwidth": 10 ** random.uniform(10, 12.5),
         "granularity": int(random.choice([1, 32])),
@@ -142,7 +196,7 @@ def hand_made() -> Iterator[tuple[str, Instance]]:
     for name, (rows, length, batch, dim) in product(("dgx-h100-2", "recshard-16"), settings):
         stats = tuple(_even(number, rows, length, dim) for number in range(16))
         cluster = Cluster.preset(name)
-        found = Instance(Profile(batch, stats), cluster, frozenset(_features(cluster)))
+        found = Instance(Profile(batch, stats), cluster)
         yield f"{name}, {rows:,} rows, {length} lookups, batch {batch:,}", found
     for devices, servers in ((2, 2), (4, 4), (16, 4)):
         level = {"name": "cluster", "size": devices, "bandwidth": "400GB/s"}
@@ -152,8 +206,37 @@ def hand_made() -> Iterator[tuple[str, Instance]]:
         data = {"name": "servers", "levels": [level], "device": {"tiers": [ram]}}
         cluster = Cluster.model_validate(data | {"servers": [rack]})
         stats = tuple(_even(number, 100_000, 20, 64) for number in range(4))
-        found = Instance(Profile(4096, stats), cluster, frozenset(_features(cluster)))
+        found = Instance(Profile(4096, stats), cluster)
         yield f"{devices} devices and {servers} servers", found
+
+
+def hand_plans(instance: Instance) -> Iterator[Bands]:
+    """What a person would try there: owners inside nodes that send sums, or a part on servers."""
+    cluster, stats = instance.cluster, instance.profile.stats
+    if not cluster.servers:
+        node, size = cluster.levels[0].name, cluster.levels[0].size
+        fast = cluster.device.tiers[0].name
+        yield {
+            one.table.name: (
+                Band(
+                    start=0, stop=one.table.num_embeddings, scope=node, members=(number % size,),
+                    tier=fast, exchange="sums",
+                ),
+            )
+            for number, one in enumerate(stats)
+        }  # fmt: skip
+        return
+    near = Band(start=0, stop=1, scope=cluster.top, tier="ram", coalesced=True)
+    far = {"members": cluster.server_members(cluster.servers[0]), "tier": "dram"}
+    for share in np.linspace(0.05, 0.95, 19):
+        yield {
+            one.table.name: (
+                near.model_copy(update={"stop": (cut := int(rows * share))}),
+                near.model_copy(update={**far, "start": cut, "stop": rows}),
+            )
+            for one in stats
+            for rows in [one.table.num_embeddings]
+        }
 
 
 def _even(number: int, rows: int, length: int, dim: int) -> TableStats:
@@ -168,7 +251,7 @@ def _even(number: int, rows: int, length: int, dim: int) -> TableStats:
     )
 
 
-def _features(cluster: Cluster) -> Iterator[str]:
+def _features(cluster: Cluster, options: PlanOptions) -> Iterator[str]:
     found = (
         bool(cluster.servers),
         any(tier.shared_by for tier in cluster.device.tiers),
@@ -176,128 +259,7 @@ def _features(cluster: Cluster) -> Iterator[str]:
         not cluster.work.is_free,
         bool(cluster.overlap),
         any(level.per == "group" for level in cluster.levels),
+        options.constraints.decides,
+        options.dense_s * cluster.work.hidden > 0,
     )
     yield from (name for name, has in zip(FEATURES, found, strict=True) if has)
-
-
-def draw_plan(instance: Instance, random: np.random.Generator) -> tuple[str, Bands]:
-    """Bands of any kind, and the name of the family that the plan is of."""
-    bands = {
-        stats.table.name: tuple(_bands(stats.table, instance.cluster, random))
-        for stats in instance.profile.stats
-    }
-    return family_of(bands, instance.cluster), bands
-
-
-def _bands(table: Table, cluster: Cluster, random: np.random.Generator) -> Iterator[Band]:
-    rows, dim = table.num_embeddings, table.embedding_dim
-    cuts = random.integers(1, rows, int(random.integers(0, 3))).tolist() if rows > 1 else []
-    for start, stop in pairwise([0, *sorted(set(cuts)), rows]):
-        widths: list[tuple[int, int] | None] = [None]
-        if dim > 1 and random.random() < 0.2:
-            at = int(random.integers(1, dim))
-            widths = [(0, at), (at, dim)]
-        for columns in widths:
-            yield draw_band(table, cluster, random, start, stop, columns)
-
-
-def draw_band(
-    table: Table, cluster: Cluster, random: np.random.Generator, start: int, stop: int,
-    columns: tuple[int, int] | None,
-) -> Band:  # fmt: skip
-    """One band; every field but its rows and columns is drawn."""
-    scope = str(random.choice(cluster.scopes))
-    level = cluster.level_of(scope)
-    group, devices = cluster.members(level), cluster.group_size(level)
-    chosen = random.permutation(len(group))[: int(random.integers(1, len(group) + 1))].tolist()
-    if random.random() < 0.4:
-        chosen = chosen[:1]
-    common = set.intersection(*({t.name for t in cluster.tiers_of(group[m])} for m in chosen))
-    members: Any = tuple(chosen)
-    if not common or (random.random() < 0.4 and devices):
-        members, common = "all", {tier.name for tier in cluster.device.tiers}
-    pooled = table.pooling != "none"
-    return Band(
-        start=start,
-        stop=stop,
-        columns=columns,
-        scope=scope,
-        members=members,
-        order="spread" if random.random() < 0.8 else "blocks",
-        offset=int(random.integers(0, 4)),
-        tier=str(random.choice(sorted(common))),
-        exchange="sums" if pooled and random.random() < 0.5 else "rows",
-        coalesced=bool(random.random() < 0.6),
-        staged=bool(random.random() < 0.3),
-        sync=str(random.choice(["dense", "sparse"])),
-    )
-
-
-def uniform_plans(instance: Instance) -> Iterator[tuple[str, Bands]]:
-    """All tables kept in one way: by all members of a group, or by one each, in turn."""
-    cluster = instance.cluster
-    tiers = [tier.name for tier in cluster.device.tiers]
-    ways = product(cluster.scopes, ("rows", "sums"), (False, True), (False, True), ("all", "one"))
-    for (scope, exchange, coalesced, staged, who), tier in product(ways, tiers):
-        size, bands = cluster.group_size(cluster.level_of(scope)), {}
-        for number, stats in enumerate(instance.profile.stats):
-            sums = exchange == "sums" and stats.table.pooling != "none"
-            bands[stats.table.name] = (
-                Band(
-                    start=0, stop=stats.table.num_embeddings, scope=scope, tier=tier,
-                    members="all" if who == "all" else (number % size,),
-                    exchange="sums" if sums else "rows", coalesced=coalesced, staged=staged,
-                    sync="sparse",
-                ),
-            )  # fmt: skip
-        yield family_of(bands, cluster), bands
-
-
-def edited(
-    instance: Instance, bands: Bands, edits: int, random: np.random.Generator
-) -> tuple[str, Bands]:
-    """The same plan with some bands drawn anew, whole or but for one field."""
-    found = {name: list(each) for name, each in bands.items()}
-    for _ in range(edits):
-        stats = instance.profile.stats[int(random.integers(len(instance.profile.stats)))]
-        here = found[stats.table.name]
-        at = int(random.integers(len(here)))
-        old = here[at]
-        cut = [old]
-        if old.rows > 1 and random.random() < 0.5:  # only a part of it
-            stops = [int(s) for s in stats.curve.stops if old.start < s < old.stop]
-            middle = (
-                int(random.choice(stops))
-                if stops
-                else int(random.integers(old.start + 1, old.stop))
-            )
-            cut = [
-                old.model_copy(update={"stop": middle}),
-                old.model_copy(update={"start": middle}),
-            ]
-        chosen = int(random.integers(len(cut)))
-        drawn = draw_band(
-            stats.table, instance.cluster, random, cut[chosen].start, cut[chosen].stop, old.columns
-        )
-        cut[chosen] = drawn
-        here[at : at + 1] = cut
-    made = {name: tuple(each) for name, each in found.items()}
-    return "edited", made
-
-
-def family_of(bands: Bands, cluster: Cluster) -> str:
-    """The kinds of exchange in a plan, with the narrowest scope of sums."""
-    kinds = set()
-    for band in (band for each in bands.values() for band in each):
-        level = cluster.level_of(band.scope)
-        inner = level < len(cluster.levels)
-        if level == 0:
-            kinds.add("copies")
-        elif band.exchange == "sums":
-            kinds.add(("staged " if band.staged else "") + "sums" + (" inside" if inner else ""))
-        else:
-            way = "staged" if band.staged else "coalesced" if band.coalesced else "plain"
-            kinds.add(f"{way} rows" + (" inside" if inner else ""))
-        if band.columns is not None:
-            kinds.add("columns")
-    return ", ".join(sorted(kinds))

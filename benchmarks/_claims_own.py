@@ -82,6 +82,12 @@ OWN: Sequence[Own] = (
         "a bound on every plan", "plan_scale", "joint_gap_5000x1024", "%"),
     Own("Planning", "CPU time, 5000 tables × 1024 devices, joint", "", "plan_scale",
         "joint_seconds_5000x1024", "s"),
+    Own("Planning", "predicted step of the best other plan, six real data sets × three batches "
+        "× two clusters, the worst", "joint's", "real_plans", "best_rival_over_joint_min"),
+    Own("Planning", "the same replayed on data that came later", "joint's", "real_plans",
+        "replayed_min"),
+    Own("Planning", "fast memory filled where it binds, the worst", "all of it", "real_plans",
+        "fast_memory_used_min", "%"),
     Own("Planner against TorchRec's", "slowest device by TorchRec's own estimator, the worst of "
         "instances that its planner solved", "TorchRec's planner", "torchrec_planner",
         "worst_score_ratio"),

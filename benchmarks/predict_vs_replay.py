@@ -10,6 +10,12 @@ copies). Sparse figures come from further replays of the same plans with small b
                             the replay: bytes per level, distinct rows, lookups per tier and
                             holder, and so on. Times are no counts; their error is in the rows.
     interval_hit_rate       share of the other figures that are inside their stated interval
+    tail_*_error            mean size of an error over steps of many small batches (`_tail.py`),
+                            where loads differ the most: of the step of mean loads (`step`) and
+                            of the mean over steps (`expected`), both against the mean of the
+                            replayed steps, of their median and of their 99th percentile
+    expected_max_*_ratio    replayed steps of `joint` with `objective: expected_max` over those
+                            without, for tables that are alike: their mean, and their p99
     replay_lookups_per_s    lookups that one core replays in a second, decoding included: the
                             median of runs over a criteo-like file, compiled beforehand
 
@@ -18,7 +24,8 @@ half, replayed on the second. Errors are shown as measured, and those above 10 %
 reason, which is measured too. "Repeats": how many more distinct rows the statistics of the
 second half itself predict than its steps have, as samples that follow each other share ids;
 statistics know no order. "New": the share of a step's distinct rows that the first half
-never saw.
+never saw. `real_tail_*_error` are the errors of small batches there, which changes of the data
+are part of.
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -37,6 +44,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from _form import Measured, run
+from _tail import (
+    TAIL_DATA,
+    alike,
+    objective_figures,
+    objectives,
+    tail_errors,
+    tail_figures,
+    tails,
+)
 
 from rowtier import (
     Cluster,
@@ -63,6 +79,7 @@ MANY = 1e5
 SPARSE = ((64, 12, 5), (128, 20, 6))  # batch size, steps, seed
 FAST = {"tight": 0.4, "roomy": 3.0}  # fast memory of all devices over the bytes of all rows
 DATA = Path(os.environ.get("ROWTIER_DATA", Path(__file__).parents[2] / "shared" / "data"))
+REAL = ("bookcrossing", "diginetica", "nowplaying", "criteo_sample")
 GOALS: dict[str, Any] = {
     "stationary_max_error": ("<=", 0.02),
     "interval_hit_rate": (">=", 0.85),
@@ -76,16 +93,26 @@ def measure(quick: bool) -> Measured:
     errors: list[float] = []
     hits: list[bool] = []
     with tempfile.TemporaryDirectory() as folder:
-        for data, method, found in stationary(Path(folder), quick):
+        tables, path = stationary_data(Path(folder), quick)
+        profile = half_of(path, tables, late=False)
+        tail = tails("stationary", path, profile, cluster_for(profile), quick)
+        tail_rows = [row(data, method, found, repeats=0.0) for data, method, found in tail]
+        for data, method, found in stationary(profile, path):
             errors += [abs(figure.error) for figure in counted(found) if figure.events > MANY]
             hits += [figure.as_expected for figure in counted(found) if figure.events <= MANY]
             rows.append(row(data, method, found, repeats=0.0))
+        ratios, objective_rows = compared_objectives(Path(folder), quick)
         speed = lookups_per_s(Path(folder), quick)
     for data, method, found, repeats in real(quick):
         rows.append(row(data, method, found, repeats))
+    real_rows = [row(data, method, found, repeats=0.0) for data, method, found in real_tails(quick)]
+    rows += [*tail_rows, *real_rows, *objective_rows]
     figures: dict[str, float | None] = {
         "stationary_max_error": max(errors),
         "interval_hit_rate": sum(hits) / len(hits),
+        **tail_figures(tail_rows, "tail"),
+        **tail_figures(real_rows, "real_tail"),
+        **ratios,
         "replay_lookups_per_s": speed,
         "figures_above_1e5": float(len(errors)),
         "figures_below_1e5": float(len(hits)),
@@ -107,7 +134,7 @@ def row(data: str, method: str, found: Replay, repeats: float) -> dict[str, obje
     return {
         "data": data,
         "method": method,
-        "step_error": found.figure("step").error,
+        **tail_errors(found),
         "max_error": worst and abs(worst.error),
         "of": worst and ", ".join(filter(None, worst.label[1:4])),
         "over_10%": f"{sum(abs(figure.error) > 0.1 for figure in many)} of {len(many)}",
@@ -134,10 +161,8 @@ def reason(found: Replay, worst: Figure | None, repeats: float) -> str:
     return f"{new}; hot rows change"
 
 
-def stationary(folder: Path, quick: bool) -> Iterator[tuple[str, str, Replay]]:
+def stationary(profile: Profile, data: Path) -> Iterator[tuple[str, str, Replay]]:
     """Replays of each method's plan on data like the profiled data."""
-    tables, data = stationary_data(folder, quick)
-    profile = half_of(data, tables, late=False)
     for name, share in FAST.items():
         for method in METHODS:
             plan = make_plan(profile, cluster_for(profile, share), method)
@@ -248,14 +273,38 @@ def real(quick: bool) -> Iterator[tuple[str, str, Replay, float]]:
             yield name, method, found, float(expected) / rows - 1
 
 
-def real_tables() -> Iterator[tuple[str, Path, Tables]]:
+def compared_objectives(
+    folder: Path, quick: bool
+) -> tuple[dict[str, float | None], list[dict[str, object]]]:
+    """What `objective: expected_max` is worth, and the rows of both plans."""
+    found, rows = [], []
+    for count in (8,) if quick else (8, 16, 24):
+        for zipf in (0.0,) if quick else (0.0, 0.6):
+            tables, path = alike(folder, count, zipf)
+            profile = half_of(path, tables, late=False)
+            name = f"{count} alike, zipf {zipf}"
+            for data, *both in objectives(name, path, profile, cluster_for(profile, 1.5)):
+                found.append((both[0], both[1]))
+                for method, one in zip(("joint", "joint, expected_max"), both, strict=True):
+                    rows.append(row(data, method, one, repeats=0.0))
+    return objective_figures(found), rows
+
+
+def real_tails(quick: bool) -> Iterator[tuple[str, str, Replay]]:
+    """Small batches of real data."""
+    for name, path, tables in real_tables(TAIL_DATA) if DATA.is_dir() else ():
+        profile = half_of(path, tables, late=False)
+        yield from tails(name, path, profile, cluster_for(profile), quick)
+
+
+def real_tables(wanted: Sequence[str] = REAL) -> Iterator[tuple[str, Path, Tables]]:
     """The real datasets that are there, with tables for their columns."""
-    for name in ("bookcrossing", "diginetica", "nowplaying"):
-        path = DATA / f"{name}.parquet"
+    for name in wanted:
+        path, said = DATA / f"{name}.parquet", DATA / f"{name}.tables.yaml"
         if path.exists():
-            yield name, path, _tables_of(path)
+            yield name, path, Tables.load(said) if said.exists() else _tables_of(path)
     path = DATA / "criteo_sample.tsv"
-    if path.exists():
+    if path.exists() and "criteo_sample" in wanted:
         tables = [_hashed(f"C{i}", 10_000) for i in range(1, 27)]
         yield "criteo_sample", path, Tables(batch_size=64, tables=tuple(tables))
 

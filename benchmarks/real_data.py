@@ -67,6 +67,10 @@ LEFT_OUT = ("rating", "label", "timestamp", "time")
 HOT = (0.001, 0.01, 0.05, 0.1)
 BATCHES = (512, 2048, 8192)
 DEVICES = 8
+LEVELS = (
+    Level(name="node", size=4, bandwidth_bytes_per_s=1e10, latency_s=1e-6),
+    Level(name="cluster", size=2, bandwidth_bytes_per_s=1.25e9, latency_s=2e-6),
+)
 METHODS = ("joint", "row-wise")
 GOALS: dict[str, Any] = {
     "interval_hit_rate": (">=", 0.85),
@@ -352,22 +356,17 @@ def step_errors(profile: Profile, data: str) -> tuple[dict[str, float], list[flo
     return errors, caution
 
 
-def cluster_for(tables: Tables) -> Cluster:
-    """Two nodes of four devices; fast memory for a quarter of the model, slow memory for all.
+def cluster_for(tables: Tables, levels: tuple[Level, ...] = LEVELS, name: str = "2x4") -> Cluster:
+    """Fast memory for a quarter of the model, slow memory for all; two nodes of four devices.
 
     Links are slow and quick to answer, so that the bytes of these small tables decide the step.
+    Other levels may be given.
     """
     total = sum(table.stored_bytes for table in tables)
-    fast = Tier(name="hbm", capacity_bytes=total // 4 // DEVICES, bandwidth_bytes_per_s=1e11)
+    share = total // 4 // math.prod(level.size for level in levels)
+    fast = Tier(name="hbm", capacity_bytes=share, bandwidth_bytes_per_s=1e11)
     slow = Tier(name="dram", capacity_bytes=2 * total, bandwidth_bytes_per_s=5e9)
-    return Cluster(
-        name="2x4",
-        device=Device(tiers=(fast, slow)),
-        levels=(
-            Level(name="node", size=4, bandwidth_bytes_per_s=1e10, latency_s=1e-6),
-            Level(name="cluster", size=2, bandwidth_bytes_per_s=1.25e9, latency_s=2e-6),
-        ),
-    )
+    return Cluster(name=name, device=Device(tiers=(fast, slow)), levels=levels)
 
 
 if __name__ == "__main__":
