@@ -257,17 +257,7 @@ def _misfit(rank: int, group: Any, plan: Plan) -> None:
 
 @pytest.mark.parametrize("killed", [0, 1, 2])
 def test_a_rank_that_dies_is_named_by_the_others(killed: int) -> None:
-    port = str(free_port())
-    code = HERE / "die.py"
-    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
-    processes = [
-        subprocess.Popen(
-            [sys.executable, str(code), str(rank), port],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        )
-        for rank in range(3)
-    ]  # fmt: skip
+    processes = _ranks_of("die.py", 3)
     for process in processes:  # all are training
         assert process.stdout is not None
         while "training" not in (line := process.stdout.readline()):
@@ -284,6 +274,27 @@ def test_a_rank_that_dies_is_named_by_the_others(killed: int) -> None:
             assert named or (killed == 0 and "rank 0, or whoever keeps the store" in out), out[
                 -800:
             ]
+
+
+def test_threads_that_need_the_interpreter_at_exit_do_not_abort_the_process() -> None:
+    for process in _ranks_of("leave.py", 2):
+        out = process.communicate(timeout=120)[0]
+        assert process.returncode == 0, out
+        assert "let go" in out
+
+
+def _ranks_of(script: str, count: int) -> list[subprocess.Popen[str]]:
+    """A process for every rank of a script beside this file."""
+    port = str(free_port())
+    paths = [str(HERE), str(HERE.parent), os.environ.get("PYTHONPATH", "")]
+    return [
+        subprocess.Popen(
+            [sys.executable, str(HERE / script), str(rank), port],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        for rank in range(count)
+    ]  # fmt: skip
 
 
 def test_importing_the_facade_is_all_it_takes() -> None:

@@ -7,9 +7,10 @@ names those who did not.
 
 from __future__ import annotations
 
+import atexit
 import time
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,7 @@ from rowtier.runtime.world import World
 
 Ints = NDArray[np.int64]
 _GRACE_S = 5.0
+_LEAVE_S = 0.2  # that threads have at exit to let go of what they worked on
 _DATA, _PLACE, _READ = range(3)  # what a message is: bytes, where they lie, that they were read
 
 
@@ -56,6 +58,7 @@ class Wire:
     def meet(self) -> None:
         """Find out whose memory can be read, and connect; all ranks must call this."""
         if self.world.group is not None:
+            _leave_in_order()
             self._near = Neighbours.meet(self.world.group)
             self._sockets = Sockets.meet(self.world.group, self._near)
 
@@ -264,3 +267,13 @@ def _under_way(work: dist.Work | None) -> dist.Work:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().split("\n")[0][:160]
+
+
+@cache
+def _leave_in_order() -> None:
+    """Give gloo's threads a moment when the process ends; once per process.
+
+    They drop the tensors of a collective after the rank that waited for it went on, and need the
+    interpreter for that. If it is ending by then, the process is aborted (torch 2.13).
+    """
+    atexit.register(time.sleep, _LEAVE_S)
