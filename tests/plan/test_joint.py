@@ -10,30 +10,29 @@ from hypothesis import strategies as st
 from strategies import counted, plans, profiles
 
 from rowtier import Certificate, Cluster, InfeasibleError, Plan, Profile, Table, make_plan
+from rowtier.cost.memory import memory_sizes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
+from rowtier.plan.joint.bound import least_of
 from rowtier.plan.make import METHODS
+from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Proof
 from rowtier.plan.prove import proved_s
-from rowtier.plan.solve.menu import memories, menu_of
-from rowtier.plan.solve.prices import best_prices
 from rowtier.plan.verify import verify
 
 
 @given(plans())
 @settings(max_examples=150, deadline=None)
 def test_the_bound_is_below_every_plan(plan: Plan) -> None:
-    menus = [menu_of(s, plan.profile, plan.cluster, CostOptions()) for s in plan.profile.stats]
-    capacity = np.array([size for _, size in memories(plan.cluster)])
-    _, bound = best_prices(menus, capacity)
+    least = least_of(plan.profile, plan.cluster, PlanOptions(), CostOptions())
     step_s = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).step_s
-    assert bound.seconds <= step_s * (1 + 1e-9)
+    assert least.seconds <= step_s * (1 + 1e-9)
 
 
 @given(plans(), st.lists(st.floats(0, 1e-6), min_size=8, max_size=8))
 @settings(max_examples=100, deadline=None)
 def test_what_any_prices_prove_is_below_every_plan(plan: Plan, prices: list[float]) -> None:
-    capacity = [size for _, size in memories(plan.cluster)]
+    capacity = [size for _, size in memory_sizes(plan.cluster)]
     proof = Proof(prices=tuple(prices[: len(capacity)]), capacity_bytes=tuple(capacity))
     step_s = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).step_s
     claimed = Certificate(view="step", objective=step_s, bound=0.0, binding="", proof=proof)

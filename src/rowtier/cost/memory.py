@@ -284,3 +284,18 @@ class Room:
         left, holders = self._free.copy(), np.flatnonzero(needed)
         np.subtract.at(left, self._pool_of[tier][holders], needed[holders])
         return left
+
+
+def memory_sizes(cluster: Cluster, reserve: Reserve = NOTHING_RESERVED) -> list[tuple[str, float]]:
+    """Every kind of memory: its tier, and its bytes for each device, on average."""
+    devices = cluster.num_devices
+    found = []
+    for tier in cluster.device.tiers:
+        level = 0 if tier.shared_by is None else cluster.level_of(tier.shared_by)
+        size, groups = cluster.group_size(level), cluster.num_groups(level)
+        left = [reserve.left(tier, range(g * size, (g + 1) * size)) for g in range(groups)]
+        found.append((tier.name, sum(left) / devices))
+    for server in cluster.servers:
+        count = len(cluster.server_members(server))
+        found += [(t.name, reserve.left(t) * count / devices) for t in server.tiers]
+    return found

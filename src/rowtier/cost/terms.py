@@ -112,3 +112,31 @@ def sums_bytes(
         for inner in range(1, at if home.staged else 1):
             moved[inner - 1] += sums[inner - 1] * far * (1 / size[inner - 1] - 1 / size[inner])
     return moved
+
+
+def sums_seconds(
+    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, mass: Floats
+) -> Floats:
+    """g: link seconds of a device, on average, if rows of this mass go by sums of one owner.
+
+    One owner is the least: a sample needs one sum of it, where several owners send several.
+    """
+    tree = tree_of(cluster)
+    amount = stats.table.row_bytes * profile.batch_size
+    sums = amount * Bags.of(stats).sums(mass)
+    passes = 2 if options.training else 1
+    rate = link_s_per_byte(tree)
+    apart = np.diff(np.array(tree.sizes)) / tree.devices
+    return np.asarray(sums * passes * float(rate @ apart))
+
+
+def sums_work_seconds(
+    stats: TableStats, profile: Profile, cluster: Cluster, options: CostOptions, mass: Floats
+) -> Floats:
+    """Work of a device, on average, if rows of this mass go by sums of one owner.
+
+    The owner packs as many sums as the readers unpack.
+    """
+    passes = 2 if options.training else 1
+    each_s = 2 * passes * cluster.work.sum_copy_s(stats.table.row_bytes)
+    return np.asarray(profile.batch_size * each_s * Bags.of(stats).sums(mass))

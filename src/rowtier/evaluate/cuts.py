@@ -17,15 +17,15 @@ from rowtier.band import Band
 from rowtier.cost.load import Load, total_load
 from rowtier.cost.memory import pools
 from rowtier.cost.options import DEFAULTS
-from rowtier.cost.terms import row_terms
+from rowtier.cost.terms import row_terms, sums_seconds, sums_work_seconds
 from rowtier.cost.time import memory_time_s
 from rowtier.cost.touch import LOOKUPS, basis_of, table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.errors import UserError
 from rowtier.evaluate.phrases import more_ms
 from rowtier.evaluate.words import home
+from rowtier.plan.joint.homes import homes_of
 from rowtier.plan.plan import GIGA, Plan
-from rowtier.plan.solve.menu import homes_of, sums_seconds, sums_work_seconds
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import TableStats
 from rowtier.units import show_count
@@ -346,12 +346,14 @@ def _alternatives(trial: _Trial, parts: Sequence[Part]) -> Iterator[Alternative]
 def _other_homes(trial: _Trial, part: Part) -> Iterator[Band]:
     cluster, first, idle = trial.plan.cluster, part.runs[0][0], trial.idle
     own = first.members if first.members != "all" and len(first.members) == 1 else (idle,)
-    for option in homes_of(trial.stats.table.pooling != "none", cluster):
+    for option in homes_of(cluster, trial.stats.table.pooling != "none"):
         band = option.placed(part.start, part.stop, first.offset)
-        if option.owned:
-            band = band.model_copy(
-                update={"members": own if first.scope == cluster.top else (idle,)}
-            )
+        if band.exchange == "sums" and option.kind == 0:
+            there = own if first.scope == cluster.top == band.scope else (idle,)
+            size = cluster.group_size(option.level)
+            band = band.model_copy(update={"members": (there[0] % size,)})
+        elif option.level and not band.coalesced:
+            continue  # no better than the same rows, each sent once
         if len(part.runs[0]) > 1 or _kind((band,)) != _kind(part.runs[0]):
             yield band
 

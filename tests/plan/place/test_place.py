@@ -1,5 +1,7 @@
 """What joint gives to owners: loads that are true, divisions that are complete, peaks that fall."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,12 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.tree import tree_of
+from rowtier.plan.joint.dual import MASSES, best_prices
+from rowtier.plan.joint.problem import Pricing
+from rowtier.plan.options import PlanOptions
 from rowtier.plan.place.bands import bands_of
 from rowtier.plan.place.fill import fill
+from rowtier.plan.place.menu import Menu
 from rowtier.plan.place.pack import pack
 from rowtier.plan.place.pieces import Divided, divided, parts_of
 from rowtier.plan.place.placing import Placing
@@ -21,8 +27,6 @@ from rowtier.plan.place.rows import MULTIPLES, Pinned, PlacedRows, Setting
 from rowtier.plan.place.spread import Levelling, Spread
 from rowtier.plan.place.vectors import Aim, Groups, Packed, Pieces, Space, peaks
 from rowtier.plan.place.ways import Division, ways_of
-from rowtier.plan.solve.menu import memories, menu_of
-from rowtier.plan.solve.prices import best_prices
 from rowtier.plan.verify import verify
 from rowtier.synth.rm import rm_profile
 from rowtier.work import Work
@@ -56,15 +60,17 @@ def _profile(pooling: tuple[float, ...] = (30.0,), dim: int = 32, rows: int = 40
 
 def _tables(profile: Profile, cluster: Cluster) -> list[PlacedRows]:
     """All rows of all tables by sums, at whatever prices memory has."""
-    menus = [menu_of(s, profile, cluster, CostOptions()) for s in profile.stats]
-    capacity = np.array([size for _, size in memories(cluster)])
-    prices = best_prices(menus, capacity)[0].prices
-    setting, found = Setting(profile, cluster, CostOptions(), prices, prices), []
-    for index, menu in enumerate(menus):
-        sums = [i for i, home in enumerate(menu.homes) if home.by_sums]
-        priced = menu.busy_s[sums] + (menu.memory_bytes @ prices)[sums, None]
-        choice = np.array(sums)[priced.argmin(axis=0)]
-        found.append(PlacedRows.of(setting, index, menu, choice, Pinned()))
+    pricing = Pricing.of(profile, cluster, PlanOptions(), CostOptions())
+    tables = pricing.tables(np.ones(1), MASSES, cut=False)
+    priced, allowed = best_prices(tables)[0], np.ones(len(tables.shelves))
+    setting = Setting(profile, cluster, CostOptions(), priced.prices, priced.prices)
+    found = []
+    for index in range(tables.count):
+        menu = Menu.of(pricing, tables, priced, allowed, index)
+        sums = np.flatnonzero(menu.by_sums)
+        paid = menu.busy_s[sums] + (menu.memory_bytes @ priced.prices)[sums, None]
+        by_sums = replace(menu, choice=sums[paid.argmin(axis=0)])
+        found.append(PlacedRows.of(setting, index, by_sums, Pinned()))
     return found
 
 

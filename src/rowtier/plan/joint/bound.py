@@ -66,6 +66,13 @@ class Least:
         return possible_phases(self.tables)
 
     @cached_property
+    def placeable(self) -> FlatTables:
+        """The tables with rows whose columns lie together, as rows are placed."""
+        if not self.pricing.cuts_columns:
+            return self.tables
+        return self.pricing.tables(self.tables.weights, MASSES, cut=False)
+
+    @cached_property
     def without_owners_s(self) -> float:
         """What no plan beats in which nothing goes by sums."""
         kept = (self.tables.sums_of == NO_SUMS).astype(np.float64)
@@ -134,7 +141,8 @@ def _best_weights(pricing: Pricing) -> FlatTables:
 @lru_cache(maxsize=8)
 def possible_phases(tables: FlatTables) -> list[Phase]:
     """All cases that there are plans for, those that leave more open first."""
-    return [phase for phase in phases_of(tables) if is_possible(tables, phase)]
+    phases = phases_of(tables)
+    return [phase for phase in phases if is_possible(tables, allowed_shelves(tables, phase))]
 
 
 def phases_of(tables: FlatTables) -> list[Phase]:
@@ -151,12 +159,11 @@ def allowed_shelves(tables: FlatTables, phase: Phase) -> Floats:
     return np.array([float(phase.allows(shelf.phase)) for shelf in tables.shelves])
 
 
-def is_possible(tables: FlatTables, phase: Phase) -> bool:
-    """Whether every row that is looked up has a home then."""
-    allowed = allowed_shelves(tables, phase) > 0
+def is_possible(tables: FlatTables, allowed: Floats) -> bool:
+    """Whether every row that is looked up has a home on some shelf."""
     if not allowed.any():
         return not tables.mass.any()
-    reached = np.asarray(np.isfinite(tables.cost_s[:, allowed]).any(axis=1))
+    reached = np.asarray(np.isfinite(tables.cost_s[:, allowed > 0]).any(axis=1))
     return bool(reached[(tables.mass > 0) & (tables.widths > 0)].all())
 
 

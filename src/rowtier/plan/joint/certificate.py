@@ -7,14 +7,14 @@ from typing import Literal
 
 import numpy as np
 
+from rowtier.cost.memory import memory_sizes
 from rowtier.cost.step import StepCost
 from rowtier.plan.binding import binding_step
 from rowtier.plan.joint.bound import Least, proof_of
+from rowtier.plan.joint.dual import LEAST_WORTH
 from rowtier.plan.joint.homes import Phase
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Price, RoundsUsed
-from rowtier.plan.solve.menu import memories
-from rowtier.plan.solve.prices import LEAST_WORTH
 from rowtier.profile.curve import Floats
 
 COVERS = "plans of every kind that bands can say, by time of a step"
@@ -43,7 +43,7 @@ def _worth(least: Least) -> Floats:
 
 def _binding(least: Least, options: PlanOptions, cost: StepCost) -> str:
     """What stops the plan from being better, in words."""
-    names = [name for name, _ in memories(cost.cluster, options.reserved)]
+    names = [name for name, _ in memory_sizes(cost.cluster, options.reserved)]
     worth, capacity = _worth(least), least.tables.capacity
     dearest = int(np.argmax(worth))
     tier, says = None, ""
@@ -80,7 +80,7 @@ def _has(phase: Phase, kind: str) -> bool:
 
 def _prices(least: Least, cost: StepCost) -> Iterator[Price]:
     """What one more GB of each memory, or GB/s of each link, saves."""
-    names = [name for name, _ in memories(cost.cluster)]
+    names = [name for name, _ in memory_sizes(cost.cluster)]
     prices = least.cases[0].proof.prices
     for name, price, worth in zip(names, prices, _worth(least), strict=True):
         yield Price(resource=name, unit="GB", saves=float(price) * GIGA if worth else 0.0)

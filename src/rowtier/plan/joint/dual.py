@@ -21,7 +21,7 @@ is the bound. A table that also has rows that do not go by sums goes through its
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -33,6 +33,8 @@ SAFETY = 1 - 1e-9  # rounding errors must not lift a bound above the truth
 _TRIES = 24  # of a price
 _NEARLY = 5e-4  # of a memory, or of its price, that may be off
 _ROUNDS = 2
+_HALVED = 5  # times that memory is halved to see when it becomes scarce
+LEAST_WORTH = 1e-6  # of a step, that memory must be worth to be scarce
 _TIE = 1e-9  # of what a byte is worth: memory is not taken for nothing
 MASSES = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, 48)))
 # Every how many of the masses a dimension has an edge, from the last one; by number of dimensions.
@@ -239,6 +241,28 @@ def best_prices(tables: FlatTables, allowed: Floats | None = None) -> tuple[Pric
         for memory in over.tolist():
             found, best = _raise_price(tables, found, memory, worth, best, allowed)
     return found, best
+
+
+def scarcity_prices(
+    tables: FlatTables, priced: Priced, fast: int, allowed: Floats | None = None
+) -> Floats:
+    """Prices at which the first `fast` memories would be scarce, where they are not.
+
+    What all devices have room for together, one of them may not have room for.
+    """
+    prices, capacity = priced.prices.copy(), tables.capacity
+    least, less = LEAST_WORTH * priced.seconds, capacity.copy()
+    plenty = [m for m in range(fast) if priced.prices[m] * capacity[m] <= least]
+    for _ in range(_HALVED if plenty else 0):
+        less[:fast] /= 2
+        found = best_prices(replace(tables, capacity=less.copy()), allowed)[0]
+        for memory in list(plenty):
+            if found.prices[memory] * capacity[memory] > least:
+                prices[memory] = found.prices[memory]
+                plenty.remove(memory)
+        if not plenty:
+            break
+    return prices
 
 
 def _raise_price(

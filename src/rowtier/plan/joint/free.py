@@ -13,8 +13,6 @@ from typing import NamedTuple
 import numpy as np
 
 from rowtier.band import Band, Bands
-from rowtier.cluster import Cluster
-from rowtier.cost.tree import tree_of
 from rowtier.plan.joint.bound import Case, Least, allowed_shelves
 from rowtier.plan.joint.dual import MASSES, Priced, at_prices
 from rowtier.plan.joint.homes import NO_SUMS, Home
@@ -41,7 +39,7 @@ def freely(pricing: Pricing, tables: FlatTables, priced: Priced) -> Bands:
     bands: dict[str, tuple[Band, ...]] = {}
     for index in np.argsort([-one.owned_s for one in chosen], kind="stable").tolist():
         stats = pricing.profile.stats[index]
-        found = _bands(stats, index, chosen[index], pricing.cluster, busy)
+        found = _bands(stats, index, chosen[index], busy)
         bands[stats.table.name] = tuple(found)
     return bands
 
@@ -58,9 +56,8 @@ def _chosen(pricing: Pricing, tables: FlatTables, priced: Priced, index: int) ->
 
 
 def _bands(
-    stats: TableStats, index: int, chosen: _Chosen, cluster: Cluster,
-    busy: dict[tuple[int, int], Floats],
-) -> Iterator[Band]:  # fmt: skip
+    stats: TableStats, index: int, chosen: _Chosen, busy: dict[tuple[int, int], Floats]
+) -> Iterator[Band]:
     """A band for every run of buckets with the same home; one owner for all of a table's sums."""
     stops = [0, *stats.curve.stops.tolist(), stats.table.num_embeddings]
     edges = [0, *(np.flatnonzero(np.diff(chosen.at)) + 1).tolist(), len(chosen.at)]
@@ -68,24 +65,16 @@ def _bands(
     for first, last in pairwise(edges):
         if stops[last] > stops[first]:
             home = chosen.homes[int(chosen.at[first])]
-            changes = {"start": stops[first], "stop": stops[last], "offset": index}
-            places = _places(home, cluster)
-            members: tuple[int, ...] | str = "all" if home.kind == 0 else places
+            band = home.placed(stops[first], stops[last], index)
             if home.band.exchange == "sums":
                 key = (home.level, home.kind)
                 if key not in owners:
-                    load = busy.setdefault(key, np.zeros(len(places)))
+                    load = busy.setdefault(key, np.zeros(len(home.holders)))
                     owner = int(np.argmin(load))
                     load[owner] += chosen.owned_s
-                    owners[key] = (places[owner],)
-                members = owners[key]
-            yield home.band.model_copy(update={**changes, "members": members})
-
-
-def _places(home: Home, cluster: Cluster) -> tuple[int, ...]:
-    """All holders of its kind in a group of its scope."""
-    tree = tree_of(cluster)
-    return tuple(np.flatnonzero(tree.kinds[tree.members[home.level][0]] == home.kind).tolist())
+                    owners[key] = (home.holders[owner],)
+                band = band.model_copy(update={"members": owners[key]})
+            yield band
 
 
 def mixed(profile: Profile, hot: Bands, cold: Bands, share: float) -> Bands:
@@ -134,17 +123,3 @@ def _within(band: Band, start: int, stop: int) -> Band | None:
     """The part of a band between two ranks."""
     start, stop = max(band.start, start), min(band.stop, stop)
     return band.model_copy(update={"start": start, "stop": stop}) if start < stop else None
-
-
-def node_masses(tables: FlatTables, priced: Priced, table: int) -> dict[int, float]:
-    """The share of a table's lookups that goes by sums of devices inside groups, by level."""
-    here = slice(tables.first[table], tables.first[table + 1])
-    mass = tables.widths[here] * tables.mass[here]
-    found: dict[int, float] = {}
-    top = max(level for level, _ in tables.classes) if tables.classes else 0
-    for row in np.unique(priced.shelf[here]).tolist():
-        shelf = tables.shelves[row]
-        if shelf.sums != NO_SUMS and tables.classes[shelf.sums][1] == 0 and shelf.level < top:
-            share = float(mass[priced.shelf[here] == row].sum())
-            found[shelf.level] = found.get(shelf.level, 0.0) + share
-    return {level: share for level, share in found.items() if share > 0}

@@ -35,8 +35,22 @@ class Home(NamedTuple):
 
     band: Band
     kind: int  # of holder, as in `Tree.kinds`
-    memory: int  # which of `memories`
+    memory: int  # which of `memory_sizes`
     level: int  # of its scope
+    holders: tuple[int, ...]  # of its kind in a group of its scope
+
+    @property
+    def way(self) -> tuple[object, ...]:
+        """What makes it different from others, but for its tier."""
+        band = self.band
+        return self.level, self.kind, band.exchange, band.coalesced, band.staged, band.sync
+
+    def placed(self, start: int, stop: int, offset: int) -> Band:
+        """A run of ranks on all holders; sums of devices come from one, yet to be found."""
+        changes: dict[str, object] = {"start": start, "stop": stop, "offset": offset}
+        if self.kind or self.band.exchange == "rows":
+            changes["members"] = self.holders if self.kind else "all"
+        return self.band.model_copy(update=changes)
 
 
 class Phase(NamedTuple):
@@ -63,7 +77,8 @@ def homes_of(cluster: Cluster, pooled: bool) -> tuple[Home, ...]:
             continue
         whole = Band(start=0, stop=1, scope=scope, tier=tier, members=(int(here[0]),))
         for changes in _ways(level, len(cluster.levels), pooled):
-            found.append(Home(whole.model_copy(update=changes), kind, memory, level))
+            band = whole.model_copy(update=changes)
+            found.append(Home(band, kind, memory, level, tuple(here.tolist())))
     return tuple(found)
 
 

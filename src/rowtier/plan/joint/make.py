@@ -26,27 +26,24 @@ from rowtier.band import Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.tree import tree_of
 from rowtier.errors import InfeasibleError, InvalidError
-from rowtier.plan.constraints import NO_PIN, over_capacity
+from rowtier.plan.constraints import over_capacity
 from rowtier.plan.infeasible import why_infeasible
-from rowtier.plan.joint.bound import Case, Least, least_of
+from rowtier.plan.joint.bound import Case, Least, allowed_shelves, is_possible, least_of
 from rowtier.plan.joint.certificate import certificate_of
-from rowtier.plan.joint.free import freely, node_masses, shared_with_servers
-from rowtier.plan.joint.homes import Phase, homes_of, phase_of
+from rowtier.plan.joint.dual import Priced, at_prices, best_prices, scarcity_prices
+from rowtier.plan.joint.free import freely, shared_with_servers
+from rowtier.plan.joint.homes import homes_of
 from rowtier.plan.joint.owners import Way, owned
+from rowtier.plan.joint.problem import sums_of_devices
 from rowtier.plan.joint.search import MOST_LOADS, Search
 from rowtier.plan.joint.space import MOST_TABLES
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.place.fill import tidied
 from rowtier.plan.place.make import Maker
-from rowtier.plan.place.nodes import with_node_sums
+from rowtier.plan.place.menu import Menu
 from rowtier.plan.plan import Plan
-from rowtier.plan.solve.menu import Home as MenuHome
-from rowtier.plan.solve.menu import Menu, menu_of
-from rowtier.plan.solve.menu import homes_of as menu_homes
 from rowtier.plan.solve.pack import packed
-from rowtier.plan.solve.prices import Priced, at_prices, best_prices, scarcity_prices
 from rowtier.plan.watch import ALONE, Watch
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
@@ -132,40 +129,43 @@ class Planning:
     cost: CostOptions = DEFAULTS
     watch: Watch = ALONE
 
-    def made(self, least: Least, slower: dict[str, float] | None = None) -> list[Candidate]:
+    def made(self, least: Least, *, limited: bool = False) -> list[Candidate]:
         """The placements that prices lead to, in every case that may be better than those before.
 
-        Links with a limit may be taken to be slower than they are.
+        All cases, if links with a limit are taken to be slower than they are.
         """
-        cluster = _slowed(self.cluster, slower or {})
+        cluster = least.pricing.cluster
         maker = Maker(self.profile, cluster, self.options, self.cost, self.watch.stop)
-        menus = [self._menu(stats, cluster, least) for stats in self.profile.stats]
         found: list[Candidate] = []
         for case in least.cases:
             best_s = min((self.rank_s(one) for one in found), default=np.inf)
-            if not slower and least.seconds_of(case.phase) >= best_s:
+            if not limited and least.seconds_of(case.phase) >= best_s:
                 continue
             if found and self.watch.stop():
                 break
-            for some in self._with_node_sums(menus, least, case):
-                found += self._placed(maker, some, least, case, slower=bool(slower))
+            found += self._placed(maker, least, case, limited=limited)
             if not self._is_close(found, least):
                 found += self._free(maker, least, case)
         return found
 
-    def _placed(
-        self, maker: Maker, menus: list[Menu], least: Least, case: Case, *, slower: bool
-    ) -> list[Candidate]:
-        """What the homes of menus that are open in a case lead to, with owners and without."""
-        training, capacity = self.cost.training, least.tables.capacity
-        kept = [_kept_in(menu, case.phase, maker.cluster, training) for menu in menus]
-        if not all(menu.homes for menu in kept):
-            return []
-        found = self._made(maker, kept, capacity, _priced(kept, capacity, case))
-        even = [menu if menu.owned.all() else menu.without_owners() for menu in kept]
-        best_s = min((self.rank_s(one) for one in found), default=np.inf)
-        if slower or (least.without_owners_s < best_s and all(menu.homes for menu in even)):
-            found += self._made(maker, even, capacity, best_prices(even, capacity)[0])
+    def _placed(self, maker: Maker, least: Least, case: Case, *, limited: bool) -> list[Candidate]:
+        """What prices lead to in a case, with owners and without.
+
+        For few tables all of it once more without sums inside groups, if there are some.
+        """
+        tables, allowed = least.placeable, allowed_shelves(least.tables, case.phase)
+        owners, inside = (shelves * allowed for shelves in sums_of_devices(tables))
+        chosen = case.fits if tables is least.tables else best_prices(tables, allowed)[0]
+        goes_inside = inside[chosen.shelf].any()
+        found: list[Candidate] = []
+        for kept in (allowed, allowed - inside)[: 1 + (goes_inside and tables.count <= BOTH_WAYS)]:
+            if kept is not allowed:
+                chosen = best_prices(tables, kept)[0]
+            found += self._made(maker, least, kept, chosen)
+            best_s = min((self.rank_s(one) for one in found), default=np.inf)
+            even = kept - owners
+            if (limited or least.without_owners_s < best_s) and is_possible(tables, even):
+                found += self._made(maker, least, even, best_prices(tables, even)[0])
         return found
 
     def _is_close(self, found: list[Candidate], least: Least) -> bool:
@@ -181,51 +181,21 @@ class Planning:
         refilled = [maker.refilled(one) for one in bands]
         return self.priced_candidates(one for one in refilled if one is not None)
 
-    def _made(
-        self, maker: Maker, menus: list[Menu], capacity: Floats, priced: Priced
-    ) -> list[Candidate]:
+    def _made(self, maker: Maker, least: Least, allowed: Floats, priced: Priced) -> list[Candidate]:
         """What prices lead to; with less memory if, row by row, it does not fit quite."""
+        fast = len(self.cluster.device.tiers) - 1
         for slack in SLACKS:
-            choice = priced if slack == 1.0 else best_prices(menus, slack * capacity)[0]
-            fast = len(self.cluster.device.tiers) - 1
-            scarce = scarcity_prices(menus, capacity, choice, fast)
-            made = maker.bands(menus, choice, scarce)
+            tables = least.placeable
+            if slack < 1:
+                tables = replace(tables, capacity=slack * tables.capacity)
+                priced = best_prices(tables, allowed)[0]
+            chosen = at_prices(tables, priced.prices, allowed, fine=True)
+            facts = (least.pricing, tables, chosen, allowed)
+            menus = [Menu.of(*facts, index) for index in range(tables.count)]
+            made = maker.bands(menus, chosen, scarcity_prices(tables, chosen, fast, allowed))
             if made is not None:
                 return self.priced_candidates([made])
         return []
-
-    def _menu(self, stats: TableStats, cluster: Cluster, least: Least) -> Menu:
-        homes, weight = self._homes(stats, cluster), least.pricing.sync_weight
-        return menu_of(stats, self.profile, cluster, self.cost, homes, weight)
-
-    def _with_node_sums(self, menus: list[Menu], least: Least, case: Case) -> Iterator[list[Menu]]:
-        """Menus with sums that stay in nodes, where the bound has some; of few tables also without.
-
-        Tables about which something is decided go without.
-        """
-        wanted, weight = self.options.constraints, least.pricing.sync_weight
-        found = []
-        for index, menu in enumerate(menus):
-            name, masses = menu.stats.table.name, node_masses(least.tables, case.proof, index)
-            if masses and wanted.pin(name) == NO_PIN and not wanted.one_owner(name):
-                facts = (self.profile, self.cluster, self.cost, weight)
-                found.append(with_node_sums(menu, masses, *facts))
-            else:
-                found.append(menu)
-        yield found
-        if len(menus) <= BOTH_WAYS and found != menus:
-            yield menus
-
-    def _homes(self, stats: TableStats, cluster: Cluster) -> list[MenuHome]:
-        """The homes that the table's pins leave."""
-        wanted, name = self.options.constraints, stats.table.name
-        pooled, pin = stats.table.pooling != "none", wanted.pin(name)
-        homes = menu_homes(pooled, cluster, wanted.one_owner(name) and cluster.num_devices > 1)
-        kept = [h for h in homes if pin.tier in (None, h.band.tier)]
-        kept = [h for h in kept if pin.scope in (None, h.band.scope)]
-        if pin.tier is not None:  # a server's tier may have the same name
-            kept = [h for h in kept if h.memory < len(cluster.device.tiers)]
-        return kept
 
     def priced_candidates(self, found: Iterable[Bands]) -> list[Candidate]:
         """Placements with their costs; those that pins forbid are left out."""
@@ -387,7 +357,7 @@ class Planning:
         slower = dict.fromkeys(self.options.constraints.links, factor)
         cluster = _slowed(self.cluster, slower)
         least = least_of(self.profile, cluster, self.options, self.cost)
-        found += self.made(least, slower)
+        found += self.made(least, limited=True)
         return least.seconds - self._fines(factor)
 
     def _fines(self, factor: float) -> float:
@@ -403,22 +373,6 @@ class Planning:
 
     def _excess(self, one: Candidate) -> float:
         return max(self.options.constraints.excess(one.cost).values(), default=1.0)
-
-
-def _priced(menus: list[Menu], capacity: Floats, case: Case) -> Priced:
-    """What a part of all homes comes to at the prices of all; at its own, if that does not fit."""
-    found = at_prices(menus, capacity, case.fits.prices)
-    return found if (found.used_bytes <= capacity).all() else best_prices(menus, capacity)[0]
-
-
-def _kept_in(menu: Menu, phase: Phase, cluster: Cluster, training: bool) -> Menu:
-    """The homes that take part in no other rounds."""
-    tree = tree_of(cluster)
-    kept = []
-    for home in menu.homes:
-        kind = int(tree.kinds[tree.holders_of(home.band)[0, 0]])
-        kept.append(float(phase.allows(phase_of(home.band, kind, tree, training))))
-    return menu.only(np.array(kept))
 
 
 def _changed(bands: Bands, **fields: object) -> Bands:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.cost.amounts import RowSizes
+from rowtier.cost.memory import memory_sizes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.touch import Bags, table_basis
 from rowtier.cost.tree import Tree, tree_of
@@ -33,7 +34,6 @@ from rowtier.plan.joint.homes import (
     sums_class,
 )
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.solve.menu import memories
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.tables import Table
@@ -143,16 +143,23 @@ class Pricing:
             )
         return self.known[key]
 
-    def seconds(self, stats: TableStats, weights: Floats) -> tuple[HomeCosts, Floats, float]:
+    @cached_property
+    def cuts_columns(self) -> bool:
+        """Whether columns that lie apart may save something in some table."""
+        return any(narrow_share(s.table, self.cluster) < 1 for s in self.profile.stats)
+
+    def seconds(
+        self, stats: TableStats, weights: Floats, *, cut: bool = True
+    ) -> tuple[HomeCosts, Floats, float]:
         """Homes × buckets of a table, rows that are never looked up last; and `narrow_share`.
 
-        Homes that pins forbid take for ever.
+        Homes that pins forbid take for ever. Without `cut`, all columns of a row lie together.
         """
         table, tree = stats.table, tree_of(self.cluster)
         costs, fine = self.costs(table)
         basis = table_basis(stats, self.profile, tree.sizes, rest=True)
         seconds = costs.weighted(weights) @ basis
-        share = narrow_share(table, self.cluster)
+        share = narrow_share(table, self.cluster) if cut else 1.0
         if share < 1:
             lookup_s = self.cluster.work.lookup_s
             seconds = with_cut_columns(seconds, fine, share, basis, weights, lookup_s)
@@ -162,7 +169,7 @@ class Pricing:
         allowed = np.array([is_allowed(home, table, wanted, cluster) for home in costs.homes])
         return costs, np.where(allowed[:, None], seconds, np.inf), share
 
-    def tables(self, weights: Floats, masses: Floats) -> FlatTables:
+    def tables(self, weights: Floats, masses: Floats, *, cut: bool = True) -> FlatTables:
         """All tables, if kinds of holders count so much, with sums for some masses."""
         tree, stats = tree_of(self.cluster), self.profile.stats
         homes = homes_of(self.cluster, True)
@@ -176,7 +183,7 @@ class Pricing:
         kept = np.zeros((len(shelves), len(stats)))
         unit_s = np.zeros((len(stats), len(classes), tree.levels + 1))
         for index, one in enumerate(stats):
-            costs, seconds, share = self.seconds(one, weights)
+            costs, seconds, share = self.seconds(one, weights, cut=cut)
             here = cost_s[:, first[index] : first[index + 1]]
             for home, each, size in zip(costs.homes, seconds, costs.kept_bytes, strict=True):
                 row = at[_shelf(home, classes, tree, training)]
@@ -200,8 +207,16 @@ class Pricing:
             sums,
             tuple(classes),
             weights,
-            np.array([size for _, size in memories(self.cluster, self.options.reserved)]),
+            np.array([size for _, size in memory_sizes(self.cluster, self.options.reserved)]),
         )
+
+
+def sums_of_devices(tables: FlatTables) -> tuple[Floats, Floats]:
+    """1 for shelves whose rows go by sums of devices: in the whole cluster, and inside groups."""
+    top = max((level for level, _ in tables.classes), default=0)
+    mine = [s.sums != NO_SUMS and tables.classes[s.sums][1] == 0 for s in tables.shelves]
+    wide = np.array([shelf.level == top for shelf in tables.shelves])
+    return np.asarray(mine & wide, np.float64), np.asarray(mine & ~wide, np.float64)
 
 
 def _widths(stats: TableStats) -> Floats:

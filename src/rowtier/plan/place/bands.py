@@ -54,7 +54,7 @@ def _even_bands(place: int, rows: PlacedRows, buckets: int, spread: Spread) -> l
             home = menu.homes[int(rows.even_home[first])]
             start, stop = _ranks(menu.stops, first, last)
             band = home.placed(start, stop, rows.index)
-            members = spread.members(place, home, rows.setting.cluster.top, int(part[first]))
+            members = spread.members(place, rows, int(rows.even_home[first]), int(part[first]))
             found.append(band if members is None else _with(band, members=members))
     return found
 

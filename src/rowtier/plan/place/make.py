@@ -18,15 +18,15 @@ from rowtier.cluster import Cluster
 from rowtier.cost.memory import Ints, Room, band_bytes, row_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.tree import tree_of
+from rowtier.plan.joint.dual import Priced
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.place.bands import bands_of
 from rowtier.plan.place.fill import fill, joined, tidied
+from rowtier.plan.place.menu import Menu
 from rowtier.plan.place.nodes import with_places
 from rowtier.plan.place.placing import Placing
 from rowtier.plan.place.rows import Pinned, PlacedRows, Setting
 from rowtier.plan.place.spread import Spread
-from rowtier.plan.solve.menu import Menu
-from rowtier.plan.solve.prices import Priced
 from rowtier.plan.watch import ALONE
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
@@ -49,10 +49,10 @@ class Maker:
         """
         setting = Setting(self.profile, self.cluster, self.cost, priced.prices, scarce)
         tables = [
-            PlacedRows.of(setting, index, menu, choice, self._pinned(menu))
-            for index, (menu, choice) in enumerate(zip(menus, priced.choices, strict=True))
+            PlacedRows.of(setting, index, menu, self._pinned(menu))
+            for index, menu in enumerate(menus)
         ]
-        plan = Placing(setting, tables, self.options.reserved, priced.bound, self.stop).best()
+        plan = Placing(setting, tables, self.options.reserved, priced.seconds, self.stop).best()
         if plan is None:
             return None
         spreads = [plan.levelling.spread(plan.packed.load), Spread()]

@@ -1,16 +1,15 @@
 """Owners inside every node: sums that never leave it, from the same place in each.
 
 Rows that many readers want, but not all, may have a copy in every node, on one device that sends
-its sums to the others there. What such rows cost is not a sum over them: how much of a table goes
-that way is taken from what the bound chose, at the mean cost of a lookup. Nodes are alike, so it
-only remains to say which place in a node has which table, and whether several places have a part
-of its columns each: what is best beside all that devices do otherwise, the heaviest first.
+its sums to the others there. Nodes are alike, so what remains to be said is which place in a node
+has which table, and whether several places have a part of its columns each: what is best beside
+all that devices do otherwise, the heaviest first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -18,72 +17,13 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.load import Load, chosen, stacked, total_load
 from rowtier.cost.options import CostOptions
-from rowtier.cost.terms import row_terms
-from rowtier.cost.time import link_s_per_byte
-from rowtier.cost.touch import Bags, table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan.place.ways import LEAST_COLUMNS
-from rowtier.plan.solve.menu import Home, Menu
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 
 MUCH = 0.4  # of what a place has on average: a table with more is cut by columns
 ROUNDS, LEAST_GAIN = 3, 1e-4  # over all tables, and what one must bring of a step for another
-
-
-def with_node_sums(
-    menu: Menu, masses: Mapping[int, float], profile: Profile, cluster: Cluster,
-    cost: CostOptions, sync_weight: float,
-) -> Menu:  # fmt: skip
-    """A menu with sums inside groups of some levels, by the share of lookups that goes that way."""
-    stats, tree = menu.stats, tree_of(cluster)
-    rest = len(menu.stops) > len(stats.curve.stops)
-    basis = table_basis(stats, profile, tree.sizes, rest=rest)
-    homes, seconds, busy_s, reading_s, used = [], [], [], [], []
-    for level, mass in masses.items():
-        each_s = _sums_s(stats, profile, cluster, cost, level) * _sums(stats, mass) / mass
-        for memory, tier in enumerate(cluster.device.tiers):
-            for sync in ("dense", "sparse"):
-                band = Band(
-                    start=0, stop=1, scope=cluster.scopes[level], tier=tier.name, members=(0,),
-                    exchange="sums", sync=sync,
-                )  # fmt: skip
-                terms = row_terms(band, stats.table, basis, cluster, cost)
-                homes.append(Home(band, memory))
-                seconds.append(terms.step_s(sync_weight) + each_s * menu.mass)
-                busy_s.append(terms.memory_s + terms.serving_s)
-                reading_s.append(terms.reading_s)
-                bytes_of = np.zeros(menu.memory_bytes.shape[1])
-                bytes_of[memory] = terms.stored_bytes / terms.group_devices
-                used.append(bytes_of)
-    if not homes:
-        return menu
-    none = np.zeros(len(homes))
-    return replace(
-        menu,
-        homes=(*menu.homes, *homes),
-        by_sums=np.append(menu.by_sums, none),  # what they cost is in their seconds
-        owned=np.append(menu.owned, none),
-        seconds=np.vstack([menu.seconds, *seconds]),
-        busy_s=np.vstack([menu.busy_s, *busy_s]),
-        reading_s=np.vstack([menu.reading_s, *reading_s]),
-        memory_bytes=np.vstack([menu.memory_bytes, *used]),
-    )
-
-
-def _sums(stats: TableStats, mass: float) -> float:
-    return float(Bags.of(stats).sums(np.array([mass]))[0])
-
-
-def _sums_s(
-    stats: TableStats, profile: Profile, cluster: Cluster, cost: CostOptions, level: int
-) -> float:
-    """Seconds of a device, on average, for a sum of every sample from an owner in its group."""
-    tree, passes = tree_of(cluster), 2 if cost.training else 1
-    apart = np.diff(np.array(tree.sizes))[:level] / tree.sizes[level]
-    link_s = stats.table.row_bytes * float(link_s_per_byte(tree)[:level] @ apart)
-    work_s = 2 * cluster.work.sum_copy_s(stats.table.row_bytes)
-    return profile.batch_size * passes * (link_s + work_s)
 
 
 def with_places(

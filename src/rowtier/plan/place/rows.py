@@ -17,7 +17,7 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.touch import Bags
 from rowtier.cost.tree import tree_of
-from rowtier.plan.solve.menu import Menu, node_size
+from rowtier.plan.place.menu import Menu
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 
@@ -59,7 +59,8 @@ class Setting:
     @cached_property
     def node(self) -> int:
         """Devices of the smallest group of several; 1 if that is all of them."""
-        return node_size(self.cluster)
+        sizes = [size for size in tree_of(self.cluster).sizes if 1 < size < self.devices]
+        return sizes[0] if sizes else 1
 
     @cached_property
     def link_s(self) -> Floats:
@@ -114,23 +115,20 @@ class PlacedRows:
     own_home: Ints  # by bucket, if it has one
 
     @classmethod
-    def of(
-        cls, setting: Setting, index: int, menu: Menu, choice: Ints, pinned: Pinned
-    ) -> PlacedRows:
+    def of(cls, setting: Setting, index: int, menu: Menu, pinned: Pinned) -> PlacedRows:
         """The rows of a table that chose at the prices."""
-        owned, without = menu.owned[choice] > 0, np.flatnonzero(menu.owned == 0)
-        buckets = np.arange(len(choice))
+        choice, buckets = menu.choice, np.arange(len(menu.choice))
+        owned, without = menu.owned[choice], np.flatnonzero(menu.is_open & ~menu.owned)
         even, own = choice.copy(), choice.copy()
         if not owned.any():
             return cls(setting, index, menu, pinned, buckets, 0, 0, even, own)
-        sums = np.flatnonzero(menu.owned * menu.by_sums)
+        sums = np.flatnonzero(menu.is_open & menu.by_sums)
+        priced = menu.choosing_s + (menu.memory_bytes @ setting.prices)[:, None]
+        if len(without):
+            even[owned] = without[priced[without].argmin(axis=0)[owned]]
         if setting.cluster.servers or pinned.whole or not len(without) or not len(sums):
-            if len(without):
-                even[owned] = without[menu.without_owners().choose(setting.prices)[owned]]
             order = np.argsort(~owned, kind="stable")
             return cls(setting, index, menu, pinned, order, *2 * (int(owned.sum()),), even, own)
-        priced = menu.seconds + (menu.memory_bytes @ setting.prices)[:, None]
-        even[owned] = without[priced[without].argmin(axis=0)[owned]]
         own[~owned] = sums[priced[sums].argmin(axis=0)[~owned]]
         gain = (priced[even, buckets] - priced[own, buckets]) / np.maximum(menu.mass, 1e-300)
         gain = np.where(menu.mass > 0, gain, -np.inf)
@@ -146,7 +144,7 @@ class PlacedRows:
     @property
     def may_spread(self) -> bool:
         """Whether its rows may do without owners."""
-        return not self.menu.owned.all()
+        return bool((self.menu.is_open & ~self.menu.owned).any())
 
     @cached_property
     def by_sums(self) -> bool:

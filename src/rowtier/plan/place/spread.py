@@ -15,8 +15,8 @@ import numpy as np
 from rowtier.cost.terms import row_terms
 from rowtier.cost.touch import rows_at, table_basis
 from rowtier.cost.tree import tree_of
+from rowtier.plan.place.menu import Menu
 from rowtier.plan.place.rows import MULTIPLES, PlacedRows, Setting
-from rowtier.plan.solve.menu import Home
 from rowtier.profile.curve import Floats, Ints
 
 USED = 0.75  # of what is spread, that packing may count on
@@ -78,7 +78,7 @@ def _rest(rows: PlacedRows, known: dict[object, Floats]) -> Floats:
     at, tiers = np.arange(len(homes)), len(rows.setting.cluster.device.tiers)
     sent_s = _sent_s(rows, known)
     busy_s = menu.busy_s[homes, at]
-    links_s = menu.seconds[homes, at] - busy_s - menu.reading_s[homes, at]
+    links_s = menu.links_s[homes, at]
     held = np.full(len(at), menu.stats.table.stored_row_bytes / devices)
     each = np.stack([sent_s, busy_s, held, links_s - sent_s]) * menu.widths
     here = _tier_of(rows)[homes] == np.arange(tiers)[:, None]
@@ -90,14 +90,15 @@ def _rest(rows: PlacedRows, known: dict[object, Floats]) -> Floats:
 
 def _tier_of(rows: PlacedRows) -> Ints:
     """By home: its tier if rows there lie once in the cluster, on all devices; else -1."""
-    top = rows.setting.cluster.top
-    return np.array(
-        [h.memory if _on_all(h) and h.band.scope == top else -1 for h in rows.menu.homes]
-    )
+    top, homes = rows.setting.cluster.top, rows.menu.homes
+    spread = [_on_all(rows.menu, at) and home.band.scope == top for at, home in enumerate(homes)]
+    return np.where(spread, [home.memory for home in homes], -1)
 
 
-def _on_all(home: Home) -> bool:
-    return home.band.members == "all" and not home.owned
+def _on_all(menu: Menu, home: int) -> bool:
+    """Whether rows of a home are spread over all devices."""
+    one = menu.homes[home]
+    return one.kind == 0 and one.band.exchange == "rows" and not menu.owned[home]
 
 
 def _sent_s(rows: PlacedRows, known: dict[object, Floats]) -> Floats:
@@ -108,7 +109,7 @@ def _sent_s(rows: PlacedRows, known: dict[object, Floats]) -> Floats:
     found = np.zeros(len(rows.order))
     for number in np.unique(rows.even_home).tolist():
         home, table = menu.homes[number], menu.stats.table
-        if _on_all(home):
+        if _on_all(menu, number):
             sizes = (table.row_bytes, table.state_bytes(), setting.cost.id_bytes(table))
             key = (home.way, sizes)
             if key not in known:
@@ -140,12 +141,10 @@ class Spread:
                 found = np.where(here, number, found)
         return found
 
-    def members(self, place: int, home: Home, top: str, part: int) -> tuple[int, ...] | None:
+    def members(self, place: int, rows: PlacedRows, home: int, part: int) -> tuple[int, ...] | None:
         """The members of a part; None if it is as its home says."""
-        sets = self.sets.get((place, home.memory))
-        if sets is None or not _on_all(home) or home.band.scope != top:
-            return None
-        return sets[part]
+        sets = self.sets.get((place, int(_tier_of(rows)[home])))
+        return None if sets is None else sets[part]
 
 
 @dataclass(frozen=True, eq=False)
