@@ -12,8 +12,8 @@ from rowtier import Band, Cluster, Profile, Table, make_plan
 from rowtier.cost.load import Load, total_load
 from rowtier.cost.step import step_cost
 from rowtier.plan.joint.make import SURELY, Planning
+from rowtier.plan.joint.place.make import Maker
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.place.make import Maker
 
 
 @given(st.data(), rich_clusters(), rich_profiles(max_tables=3))

@@ -1,7 +1,7 @@
 """`joint`: exchange, scope, members, columns and tier together, for the least step time.
 
 1. bound every plan (bound.py): for each case of rounds, prices of memory at which all rows fit;
-2. let every table choose at them (place/make.py): rows that go by partial sums get owners, large
+2. let every table choose at them (place/): rows that go by partial sums get owners, large
    tables are divided and all pieces packed; everything else is spread over all devices; what is
    left of fast memory is filled;
 3. compare with what the other methods give, by the same cost model, and return the best: joint is
@@ -31,17 +31,17 @@ from rowtier.plan.constraints import over_capacity
 from rowtier.plan.infeasible import why_infeasible
 from rowtier.plan.joint.bound import Case, Least, allowed_shelves, is_possible, least_of
 from rowtier.plan.joint.certificate import certificate_of
-from rowtier.plan.joint.dual import Priced, at_prices, best_prices, scarcity_prices
+from rowtier.plan.joint.dual import Priced, best_prices, scarcity_prices
 from rowtier.plan.joint.free import freely, shared_with_servers
 from rowtier.plan.joint.homes import homes_of
 from rowtier.plan.joint.owners import Way, owned
+from rowtier.plan.joint.place.fill import tidied
+from rowtier.plan.joint.place.make import Maker
+from rowtier.plan.joint.place.menu import menus_of
 from rowtier.plan.joint.problem import sums_of_devices
 from rowtier.plan.joint.search import MOST_LOADS, Search
 from rowtier.plan.joint.space import MOST_TABLES
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.place.fill import tidied
-from rowtier.plan.place.make import Maker
-from rowtier.plan.place.menu import Menu
 from rowtier.plan.plan import Plan
 from rowtier.plan.solve.pack import packed
 from rowtier.plan.watch import ALONE, Watch
@@ -189,9 +189,7 @@ class Planning:
             if slack < 1:
                 tables = replace(tables, capacity=slack * tables.capacity)
                 priced = best_prices(tables, allowed)[0]
-            chosen = at_prices(tables, priced.prices, allowed, fine=True)
-            facts = (least.pricing, tables, chosen, allowed)
-            menus = [Menu.of(*facts, index) for index in range(tables.count)]
+            menus, chosen = menus_of(least.pricing, tables, priced.prices, allowed)
             made = maker.bands(menus, chosen, scarcity_prices(tables, chosen, fast, allowed))
             if made is not None:
                 return self.priced_candidates([made])

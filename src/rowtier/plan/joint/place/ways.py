@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.cost.terms import sums_work_seconds
-from rowtier.plan.place.rows import MULTIPLES, NEAR, PlacedRows
+from rowtier.plan.joint.place.rows import MULTIPLES, NEAR, PlacedRows
 from rowtier.profile.curve import Floats, Ints
 
 LEAST_COLUMNS = 8  # a table is cut at multiples of these: memory reads no less at once

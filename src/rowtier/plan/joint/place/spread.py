@@ -15,8 +15,8 @@ import numpy as np
 from rowtier.cost.terms import row_terms
 from rowtier.cost.touch import rows_at, table_basis
 from rowtier.cost.tree import tree_of
-from rowtier.plan.place.menu import Menu
-from rowtier.plan.place.rows import MULTIPLES, PlacedRows, Setting
+from rowtier.plan.joint.place.menu import Menu
+from rowtier.plan.joint.place.rows import MULTIPLES, PlacedRows, Setting
 from rowtier.profile.curve import Floats, Ints
 
 USED = 0.75  # of what is spread, that packing may count on

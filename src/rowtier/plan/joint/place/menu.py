@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from rowtier.cost.touch import Bags, table_basis
 from rowtier.cost.tree import tree_of
-from rowtier.plan.joint.dual import Priced
+from rowtier.plan.joint.dual import Priced, at_prices
 from rowtier.plan.joint.homes import NO_SUMS, Home, HomeCosts
-from rowtier.plan.joint.problem import FlatTables, Pricing
+from rowtier.plan.joint.problem import FlatTables, Pricing, sums_of_devices
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import TableStats
 
@@ -40,6 +40,7 @@ class Menu:
     stops: Ints  # where buckets end
     widths: Floats
     mass: Floats  # of one row in each bucket
+    owner_s: float  # what sums of one owner in the whole cluster take, as chosen
     choice: Ints  # home of each bucket
 
     @classmethod
@@ -59,13 +60,14 @@ class Menu:
         at = np.where(shelf[:, None] == priced.shelf[here], choosing_s, np.inf).argmin(axis=0)
         owned = _owned(costs, pricing, stats)
         beside = (costs.sums != NO_SUMS) & ~owned
+        sums_s = _SumsCost.of(pricing, tables, index)
         each_s = np.zeros(len(costs.homes))
         for one in np.unique(costs.sums[beside]).tolist():
             share = float((tables.widths[here] * mass)[costs.sums[at] == one].sum())
-            each_s[beside & (costs.sums == one)] = _each_s(pricing, tables, index, one, share)
+            each_s[beside & (costs.sums == one)] = sums_s(one, share) / share if share else np.inf
         is_open = (allowed[shelf] > 0) & np.isfinite(choosing_s).any(axis=1) & np.isfinite(each_s)
-        sums_s = np.multiply.outer(np.where(is_open, each_s, 0.0), mass)
-        more_s = np.where(is_open[:, None], sums_s, np.inf)
+        more_s = np.multiply.outer(np.where(is_open, each_s, 0.0), mass)
+        more_s[~is_open] = np.inf
         busy_s, reading_s = costs.busy_s @ basis, costs.reading_s @ basis
         memory_bytes = np.zeros((len(costs.homes), len(tables.capacity)))
         memory_bytes[np.arange(len(costs.homes)), [h.memory for h in costs.homes]] = (
@@ -85,8 +87,15 @@ class Menu:
             stops,
             tables.widths[here],
             mass,
+            _owner_s(sums_s, costs, owned, at, tables.widths[here] * mass),
             at,
         )
+
+    def cost_s(self, prices: Floats) -> float:
+        """What the table costs at prices of memory, sums of one owner as one owner sends them."""
+        at, buckets = self.choice, np.arange(len(self.choice))
+        priced_s = self.choosing_s[at, buckets] + (self.memory_bytes @ prices)[at]
+        return float(priced_s @ self.widths) + self.owner_s
 
     @property
     def links_s(self) -> Floats:
@@ -104,11 +113,42 @@ def _owned(costs: HomeCosts, pricing: Pricing, stats: TableStats) -> Flags:
     return np.asarray((costs.sums != NO_SUMS) & (costs.kind == 0) & wide)
 
 
-def _each_s(pricing: Pricing, tables: FlatTables, index: int, sums: int, share: float) -> float:
-    """Seconds of the sums of a class for each share of lookups; endless if none goes that way."""
-    if share <= 0:
-        return np.inf
-    facts, stats = tables.sums, pricing.profile.stats[index]
-    needed = pricing.profile.batch_size * float(Bags.of(stats).sums(np.array([share]))[0])
-    all_s = facts.sends[sums] @ (facts.flat_s[index] + facts.more_s[index, sums])
-    return float(all_s) * needed / share
+@dataclass(frozen=True, eq=False)
+class _SumsCost:
+    """Seconds that sums of one class take, by the share of lookups that goes that way."""
+
+    bags: Bags
+    all_s: Floats  # by class: for a sum of every sample of a batch
+
+    @classmethod
+    def of(cls, pricing: Pricing, tables: FlatTables, index: int) -> _SumsCost:
+        all_s = pricing.profile.batch_size * tables.sums.alone_s(index)
+        return cls(Bags.of(pricing.profile.stats[index]), all_s)
+
+    def __call__(self, sums: int, share: float) -> float:
+        return float(self.all_s[sums] * self.bags.sums(np.array([min(share, 1.0)]))[0])
+
+
+def _owner_s(sums_s: _SumsCost, costs: HomeCosts, owned: Flags, at: Ints, lookups: Floats) -> float:
+    mine = owned[at] & (costs.sums[at] != NO_SUMS)
+    return sums_s(int(costs.sums[at][mine][0]), float(lookups[mine].sum())) if mine.any() else 0.0
+
+
+def menus_of(
+    pricing: Pricing, tables: FlatTables, prices: Floats, allowed: Floats
+) -> tuple[list[Menu], Priced]:
+    """What every table chooses among some shelves at prices of memory.
+
+    Prices take sums of owners inside groups and of others for one. So a table that has both may
+    be better off with either, which is seen when each is counted as it is sent.
+    """
+    chosen = at_prices(tables, prices, allowed, fine=True)
+    owners, inside = (shelves * allowed for shelves in sums_of_devices(tables))
+    found = [Menu.of(pricing, tables, chosen, allowed, index) for index in range(tables.count)]
+    both = np.add.reduceat(inside[chosen.shelf], tables.first[:-1]) > 0
+    for kept in (allowed - inside, allowed - owners) if both.any() else ():
+        other = at_prices(tables, prices, kept, fine=True)
+        for index in np.flatnonzero(both).tolist():
+            menu = Menu.of(pricing, tables, other, kept, index)
+            found[index] = min(found[index], menu, key=lambda one: one.cost_s(prices))
+    return found, chosen

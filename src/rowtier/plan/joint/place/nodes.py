@@ -18,7 +18,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.load import Load, chosen, stacked, total_load
 from rowtier.cost.options import CostOptions
 from rowtier.cost.tree import tree_of
-from rowtier.plan.place.ways import LEAST_COLUMNS
+from rowtier.plan.joint.place.ways import LEAST_COLUMNS
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 

@@ -15,18 +15,18 @@ from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.tree import tree_of
 from rowtier.plan.joint.dual import MASSES, best_prices
+from rowtier.plan.joint.place.bands import bands_of
+from rowtier.plan.joint.place.fill import fill
+from rowtier.plan.joint.place.menu import Menu
+from rowtier.plan.joint.place.pack import pack
+from rowtier.plan.joint.place.pieces import Divided, divided, parts_of
+from rowtier.plan.joint.place.placing import Placing
+from rowtier.plan.joint.place.rows import MULTIPLES, Pinned, PlacedRows, Setting
+from rowtier.plan.joint.place.spread import Levelling, Spread
+from rowtier.plan.joint.place.vectors import Aim, Groups, Packed, Pieces, Space, peaks
+from rowtier.plan.joint.place.ways import Division, ways_of
 from rowtier.plan.joint.problem import Pricing
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.place.bands import bands_of
-from rowtier.plan.place.fill import fill
-from rowtier.plan.place.menu import Menu
-from rowtier.plan.place.pack import pack
-from rowtier.plan.place.pieces import Divided, divided, parts_of
-from rowtier.plan.place.placing import Placing
-from rowtier.plan.place.rows import MULTIPLES, Pinned, PlacedRows, Setting
-from rowtier.plan.place.spread import Levelling, Spread
-from rowtier.plan.place.vectors import Aim, Groups, Packed, Pieces, Space, peaks
-from rowtier.plan.place.ways import Division, ways_of
 from rowtier.plan.verify import verify
 from rowtier.synth.rm import rm_profile
 from rowtier.work import Work

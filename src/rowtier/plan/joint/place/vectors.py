@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.place._jit import compiled
+from rowtier.plan.joint.place._jit import compiled
 from rowtier.profile.curve import Floats, Ints
 
 

@@ -17,7 +17,7 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.touch import Bags
 from rowtier.cost.tree import tree_of
-from rowtier.plan.place.menu import Menu
+from rowtier.plan.joint.place.menu import Menu
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.place._jit import compiled
-from rowtier.plan.place.vectors import (
+from rowtier.plan.joint.place._jit import compiled
+from rowtier.plan.joint.place.vectors import (
     Aim,
     Groups,
     Pieces,

@@ -10,9 +10,9 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cost.deal import deal
-from rowtier.plan.place.rows import MULTIPLES, PlacedRows
-from rowtier.plan.place.vectors import Groups, Pieces
-from rowtier.plan.place.ways import LEAST_COLUMNS, Division, Means
+from rowtier.plan.joint.place.rows import MULTIPLES, PlacedRows
+from rowtier.plan.joint.place.vectors import Groups, Pieces
+from rowtier.plan.joint.place.ways import LEAST_COLUMNS, Division, Means
 from rowtier.profile.curve import Floats, Ints
 
 

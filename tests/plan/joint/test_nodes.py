@@ -11,7 +11,7 @@ from rowtier.cost.step import step_cost
 from rowtier.plan.check import find_mistakes
 from rowtier.plan.joint.bound import least_of
 from rowtier.plan.joint.make import Planning
-from rowtier.plan.place.nodes import with_places
+from rowtier.plan.joint.place.nodes import with_places
 
 PROFILE = skewed_model(np.random.default_rng(1), 60, rows=3e3)
 

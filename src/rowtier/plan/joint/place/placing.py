@@ -10,12 +10,21 @@ from typing import NamedTuple
 import numpy as np
 
 from rowtier.cost.memory import Reserve, Room
-from rowtier.plan.place.pack import pack
-from rowtier.plan.place.pieces import Divided, TableParts, divided, parts_of
-from rowtier.plan.place.rows import MULTIPLES, PlacedRows, Setting
-from rowtier.plan.place.spread import Levelling, Spreadable, may_be_uneven
-from rowtier.plan.place.vectors import Aim, Packed, Space, peaks
-from rowtier.plan.place.ways import HEAVY, Division, Means, Ways, Wish, choose, joined_ways, ways_of
+from rowtier.plan.joint.place.pack import pack
+from rowtier.plan.joint.place.pieces import Divided, TableParts, divided, parts_of
+from rowtier.plan.joint.place.rows import MULTIPLES, PlacedRows, Setting
+from rowtier.plan.joint.place.spread import Levelling, Spreadable, may_be_uneven
+from rowtier.plan.joint.place.vectors import Aim, Packed, Space, peaks
+from rowtier.plan.joint.place.ways import (
+    HEAVY,
+    Division,
+    Means,
+    Ways,
+    Wish,
+    choose,
+    joined_ways,
+    ways_of,
+)
 from rowtier.plan.watch import ALONE
 from rowtier.profile.curve import Floats, Ints
 

@@ -9,11 +9,11 @@ from itertools import pairwise
 import numpy as np
 
 from rowtier.band import Band
-from rowtier.plan.place.pieces import Divided, PieceCut, owned_runs
-from rowtier.plan.place.rows import PlacedRows
-from rowtier.plan.place.spread import Spread
-from rowtier.plan.place.vectors import Packed
-from rowtier.plan.place.ways import LEAST_COLUMNS, Division
+from rowtier.plan.joint.place.pieces import Divided, PieceCut, owned_runs
+from rowtier.plan.joint.place.rows import PlacedRows
+from rowtier.plan.joint.place.spread import Spread
+from rowtier.plan.joint.place.vectors import Packed
+from rowtier.plan.joint.place.ways import LEAST_COLUMNS, Division
 from rowtier.profile.curve import Ints
 
 

@@ -19,14 +19,14 @@ from rowtier.cost.memory import Ints, Room, band_bytes, row_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.tree import tree_of
 from rowtier.plan.joint.dual import Priced
+from rowtier.plan.joint.place.bands import bands_of
+from rowtier.plan.joint.place.fill import fill, joined, tidied
+from rowtier.plan.joint.place.menu import Menu
+from rowtier.plan.joint.place.nodes import with_places
+from rowtier.plan.joint.place.placing import Placing
+from rowtier.plan.joint.place.rows import Pinned, PlacedRows, Setting
+from rowtier.plan.joint.place.spread import Spread
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.place.bands import bands_of
-from rowtier.plan.place.fill import fill, joined, tidied
-from rowtier.plan.place.menu import Menu
-from rowtier.plan.place.nodes import with_places
-from rowtier.plan.place.placing import Placing
-from rowtier.plan.place.rows import Pinned, PlacedRows, Setting
-from rowtier.plan.place.spread import Spread
 from rowtier.plan.watch import ALONE
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
