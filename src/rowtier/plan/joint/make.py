@@ -59,7 +59,7 @@ MANY_TABLES = 50  # of which a part tells most: few rows matter by themselves
 CLOSE = 1.1  # times the bound: where so many are, free choices lead to no better plan
 BOTH_WAYS = 200  # tables that are placed with sums inside nodes and without
 BUSIEST = (0.05, 0.25)  # of all tables, that other plans are priced with first
-SURELY = 1.02  # times slower: with a part of the tables a few bands may be counted apart
+SURELY = 1.02  # times slower: a part of the tables may be placed and bundled otherwise
 NEAR_ENOUGH = 0.01  # above the bound: less than that is not worth a second's search
 WORTH_SEARCHING = 1.1  # times the best step, that a start may take
 WORTH_TRYING = 8.0  # times the best home's seconds, that one may take to be tried
@@ -84,8 +84,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Watch 
     found = planning.made(least)
     watch.progress(0.6)
     if not watch.stop():
-        others = _other_methods(profile, cluster, options, least, found)
-        found += planning.priced_candidates(planning.hopeful(others, found))
+        found += planning.priced_candidates(planning.rivals(least, found))
     watch.progress(0.7)
     if not found:
         anywhere = [packed(profile, cluster, options, sync) for sync in ("dense", "sparse")]
@@ -205,22 +204,58 @@ class Planning:
                 candidates.append(one)
         return candidates
 
-    def hopeful(self, others: Iterable[Bands], found: list[Candidate]) -> Iterator[Bands]:
-        """Those that fit and are not known to be slower: what tables ask for adds up.
-
-        So where the busiest of them alone take longer than the best step, all do.
-        """
+    def rivals(self, least: Least, found: list[Candidate]) -> Iterator[Bands]:
+        """What other methods place where it fits, but for those that are known to be slower."""
         best_s = min((one.cost.step_s for one in found), default=np.inf)
-        for bands in others:
-            some = (step_cost(bands, part, self.cluster, None, self.cost) for part in self._busiest)
-            if self.fits(bands) and all(cost.step_s < SURELY * best_s for cost in some):
-                yield bands
+        for method in self._hopeful(least, best_s):
+            for bands in self._placed_by(method, self.profile):
+                if self.fits(bands):
+                    yield bands
+
+    def _hopeful(self, least: Least, best_s: float) -> Iterator[str]:
+        """Methods that may be faster: what tables ask for adds up.
+
+        So where the busiest of them alone, with all memory to themselves, take longer than the
+        best step, all do.
+        """
+        from rowtier.plan.make import METHODS
+
+        sequences = any(s.table.pooling == "none" for s in self.profile.stats)
+        for method in METHODS:
+            if method == "joint" or method.endswith("milp"):
+                continue
+            if method in CUT_SEQUENCES and not sequences:
+                continue
+            if method in WITHOUT_OWNERS and least.without_owners_s >= best_s:
+                continue
+            if all(self._may_beat(method, part, best_s) for part in self._busiest):
+                yield method
+
+    def _may_beat(self, method: str, part: Profile, best_s: float) -> bool:
+        """Whether a method places some tables in less than the best step of all."""
+        return any(
+            step_cost(bands, part, self.cluster, None, self.cost).step_s < SURELY * best_s
+            for bands in self._placed_by(method, part)
+        )
+
+    def _placed_by(self, method: str, profile: Profile) -> Iterator[Bands]:
+        """What another method places."""
+        from rowtier.plan.make import planner
+
+        for split in (False, True) if method in CUT_TABLES else (self.options.split,):
+            wishes = self.options.model_copy(update={"split": split})
+            with contextlib.suppress(InfeasibleError):
+                bands = planner(method)(profile, self.cluster, wishes).bands
+                if method in DEALT:
+                    yield _changed(bands, order="spread")
+                if method not in DEALT or profile.form == "counted":
+                    yield bands
 
     @cached_property
     def _busiest(self) -> list[Profile]:
-        """The tables that are looked up most, some and more; none of a few tables."""
+        """The tables that are looked up most, some and more; none of a few tables, or with pins."""
         stats = self.profile.stats
-        if len(stats) <= MANY_TABLES:
+        if len(stats) <= MANY_TABLES or self.options.constraints.decides:
             return []
         moved = [one.lookups_per_sample * one.table.stored_row_bytes for one in stats]
         order = np.argsort(moved, kind="stable")[::-1].tolist()
@@ -389,29 +424,3 @@ def _slowed(cluster: Cluster, slower: dict[str, float]) -> Cluster:
         for level in cluster.levels
     )
     return cluster.model_copy(update={"levels": levels})
-
-
-def _other_methods(
-    profile: Profile, cluster: Cluster, options: PlanOptions, least: Least, made: list[Candidate]
-) -> list[Bands]:
-    """What other methods place, but for those that are known to be worse than what was made."""
-    from rowtier.plan.make import METHODS, planner
-
-    found = []
-    best_s = min((one.cost.step_s for one in made), default=np.inf)
-    for method in METHODS:
-        if method == "joint" or method.endswith("milp"):
-            continue
-        if method in CUT_SEQUENCES and all(s.table.pooling != "none" for s in profile.stats):
-            continue
-        if method in WITHOUT_OWNERS and least.without_owners_s >= best_s:
-            continue
-        for split in (False, True) if method in CUT_TABLES else (options.split,):
-            wishes = options.model_copy(update={"split": split})
-            with contextlib.suppress(InfeasibleError):
-                bands = planner(method)(profile, cluster, wishes).bands
-                if method in DEALT:
-                    found.append(_changed(bands, order="spread"))
-                if method not in DEALT or profile.form == "counted":
-                    found.append(bands)
-    return found

@@ -17,19 +17,23 @@ from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.memory import Ints, Room, band_bytes, row_bytes
 from rowtier.cost.options import CostOptions
+from rowtier.cost.step import step_cost
 from rowtier.cost.tree import tree_of
 from rowtier.plan.joint.dual import Priced
 from rowtier.plan.joint.place.bands import bands_of
 from rowtier.plan.joint.place.fill import fill, joined, tidied
 from rowtier.plan.joint.place.menu import Menu
 from rowtier.plan.joint.place.nodes import with_places
-from rowtier.plan.joint.place.placing import Placing
+from rowtier.plan.joint.place.placing import Placed, Placing
 from rowtier.plan.joint.place.rows import Pinned, PlacedRows, Setting
 from rowtier.plan.joint.place.spread import Spread
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.watch import ALONE
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
+
+LEVELLED = 4  # rounds of spreading unevenly
+WORTH_LEVELLING = 1e-3  # of a step, that a round must save to be followed by another
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,16 +57,34 @@ class Maker:
             for index, menu in enumerate(menus)
         ]
         plan = Placing(setting, tables, self.options.reserved, priced.seconds, self.stop).best()
-        if plan is None:
-            return None
-        spreads = [plan.levelling.spread(plan.packed.load), Spread()]
-        for spread in spreads[: 1 + bool(spreads[0].sets)]:
-            made = bands_of(tables, plan.divisions, plan.divided, plan.packed, spread)
-            whole = {name: joined(mine) for name, mine in made.items()}
-            found = self._filled(with_places(whole, self.profile, self.cluster, self.cost))
-            if found is not None:
-                return found
-        return None
+        return None if plan is None else self._levelled(tables, plan)
+
+    def _levelled(self, tables: Sequence[PlacedRows], plan: Placed) -> Bands | None:
+        """Bands with what is spread anyway spread so that devices end alike.
+
+        How busy memory is shows when it is filled; what is more than was counted on is counted
+        on in the next round. If no uneven spread fits, everything is spread evenly.
+        """
+        load, best, best_s = plan.packed.load.copy(), None, np.inf
+        for _ in range(LEVELLED):
+            spread = plan.levelling.spread(load)
+            found = self._made(tables, plan, spread)
+            if found is None or not spread.sets:
+                best = best or found
+                break
+            time = step_cost(found, self.profile, self.cluster, None, self.cost).time
+            if time.step_s >= best_s * (1 - WORTH_LEVELLING):
+                break
+            best, best_s = found, time.step_s
+            more_s = time.memory_s - time.memory_s.mean()
+            load[:, 2 * len(self.cluster.levels) :] += more_s[: len(load), None]
+        return best or self._made(tables, plan, Spread())
+
+    def _made(self, tables: Sequence[PlacedRows], plan: Placed, spread: Spread) -> Bands | None:
+        """The bands of a way to spread what is spread, with fast memory filled."""
+        made = bands_of(tables, plan.divisions, plan.divided, plan.packed, spread)
+        whole = {name: joined(mine) for name, mine in made.items()}
+        return self._filled(with_places(whole, self.profile, self.cluster, self.cost))
 
     def _pinned(self, menu: Menu) -> Pinned:
         wanted, name = self.options.constraints, menu.stats.table.name

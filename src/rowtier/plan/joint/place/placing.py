@@ -45,8 +45,8 @@ WISHES = (
 ROUNDS = (  # wishes that are tried, proposals for each of their pieces, and at most
     (len(WISHES), 200, 150_000),
     (2, 600, 500_000),
-    (1, 4_000, 2_500_000),
 )
+LAST = (4_000, 2_500_000)  # proposals for each piece of the best, and at most
 OTHERWISE = 600_000  # proposals for other ways to divide tables, one after the other
 WAYS_TRIED, FEWEST = 150, 4  # of them, at most, and what is worth beginning with
 
@@ -89,7 +89,7 @@ class Placing:
         """
         found: list[tuple[Placed, Wish]] = []
         wishes: Sequence[Wish] = WISHES
-        for count, for_each, most in ROUNDS if len(self._heavy) else ROUNDS[-1:]:
+        for count, for_each, most in ROUNDS if len(self._heavy) else ((1, *LAST),):
             tried = set()
             for wish in wishes[:count]:
                 if found and self.stop():
@@ -103,7 +103,11 @@ class Placing:
                     found.append((placed, wish))
             found.sort(key=lambda one: one[0].cost_s)
             wishes = list(dict.fromkeys(wish for _, wish in found))
-        return self._otherwise(found[0][0]) if found else None
+        if not found or not len(self._heavy):
+            return found[0][0] if found else None
+        best = self._otherwise(found[0][0])
+        longer = self._placed(list(best.divisions), *LAST)
+        return min([best] if longer is None else [best, longer], key=lambda one: one.cost_s)
 
     def _otherwise(self, best: Placed) -> Placed:
         """Tables divided in other ways, one after the other, where that promises less.
@@ -122,7 +126,7 @@ class Placing:
             tried += 1
             others = list(best.divisions)
             others[place] = division
-            found = self._placed(others, ROUNDS[1][1], OTHERWISE // tries)
+            found = self._placed(others, *ROUNDS[-1][1:])
             if found is not None and found.cost_s < best.cost_s:
                 best = found
         return best
