@@ -298,11 +298,17 @@ class Planning:
         maker = Maker(self.profile, self.cluster, self.options, self.cost)
         simpler = []
         for one in sorted(found, key=self.rank_s)[:STARTS]:
-            if any(band.staged for mine in one.bands.values() for band in mine):
+            if self._waits and any(band.staged for mine in one.bands.values() for band in mine):
                 simpler.append(_changed(one.bands, staged=False))
             if self.cluster.work.band_s and (joined := maker.with_ends_joined(one.bands)):
                 simpler.append(joined)
         return self.priced_candidates(simpler)
+
+    @property
+    def _waits(self) -> bool:
+        """Whether rounds take time, whatever they carry."""
+        levels = any(level.latency_s or level.message_s for level in self.cluster.levels)
+        return levels or self.cluster.work.round_s > 0
 
     def searched(self, found: list[Candidate], least: Least) -> list[Candidate]:
         """Better placements of a small problem, from the best ones on."""

@@ -33,7 +33,7 @@ from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
 
 LEVELLED = 4  # rounds of spreading unevenly
-WORTH_LEVELLING = 1e-3  # of a step, that a round must save to be followed by another
+WORTH_LEVELLING = 5e-3  # of a step, that the busiest memory must be above the mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +73,12 @@ class Maker:
                 best = best or found
                 break
             time = step_cost(found, self.profile, self.cluster, None, self.cost).time
-            if time.step_s >= best_s * (1 - WORTH_LEVELLING):
+            if time.step_s >= best_s:
                 break
             best, best_s = found, time.step_s
             more_s = time.memory_s - time.memory_s.mean()
+            if more_s.max() <= WORTH_LEVELLING * time.step_s:
+                break
             load[:, 2 * len(self.cluster.levels) :] += more_s[: len(load), None]
         return best or self._made(tables, plan, Spread())
 
