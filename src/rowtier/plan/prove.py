@@ -40,15 +40,13 @@ MANY = 64  # boxes of masses that are looked at together
 
 def proved_s(plan: Plan) -> float | None:
     """Seconds that no plan beats; None if the certificate's bound needs other reasons."""
-    proof = plan.certificate.proof if plan.certificate is not None else None
-    if plan.certificate is not None and plan.certificate.view == "recshard":
-        return None if proof is None else _pooled_s(plan, proof.capacity_bytes)
-    if proof is None:
+    if plan.certificate is None or plan.certificate.proof is None:
         return None
-    checked = _Check(plan, proof)
-    if not checked.is_sound:
-        return 0.0
-    return max(0.0, checked.least_s())  # no step takes less than nothing
+    if plan.certificate.view == "recshard":
+        return _pooled_s(plan, plan.certificate.proof.capacity_bytes)
+    checked = _Check(plan, plan.certificate.proof)
+    # No step takes less than nothing.
+    return max(0.0, checked.least_s()) if checked.is_sound else 0.0
 
 
 def _pooled_s(plan: Plan, capacity_bytes: Sequence[float]) -> float:
@@ -118,13 +116,12 @@ class _Check:
             m[0] == 0 and m[-1] == 1 and all(a < b for a, b in pairwise(m)) for m in proof.masses
         )
         cut = len(proof.masses) == len(self._senders)
-        levels = [None, *(level.name for level in self.plan.cluster.levels)]
-        named = all(c.widest in levels and c.meets in levels for c in proof.cases)
+        named = all(c.widest in self._levels and c.meets in self._levels for c in proof.cases)
         return priced and weighed and sum(weights) <= 1 + 1e-9 and rising and cut and named
 
     def least_s(self) -> float:
         """The least over what rounds a plan may have; of each the best that any prices prove."""
-        levels = [None, *(level.name for level in self.plan.cluster.levels)]
+        levels = self._levels
         every = range(len(levels))
         cases = [(_Rounds(len(levels) - 1, 1, True), np.array(self.proof.prices))]
         for case in self.proof.cases:
@@ -141,6 +138,11 @@ class _Check:
                 known = [s for other, s in proved if _allows(other, rounds)]
                 least = min(least, max(known) + self._fixed_s(rounds))
         return float(least) * (1 - 1e-9)
+
+    @property
+    def _levels(self) -> list[str | None]:
+        """The names of levels, by their numbers; none stands for nobody."""
+        return [None, *(level.name for level in self.plan.cluster.levels)]
 
     @cached_property
     def _idle(self) -> bool:
@@ -361,7 +363,12 @@ class _Check:
 
     @cached_property
     def _ungrained(self) -> Cluster:
-        return _ungrained(self.plan.cluster)
+        """The same cluster if an access moved no more than it needs."""
+        data = self.plan.cluster.to_data()
+        for owner in (data["device"], *data.get("servers", [])):
+            for tier in owner["tiers"]:
+                tier.pop("granularity", None)
+        return Cluster.model_validate(data)
 
     @property
     def _cost(self) -> CostOptions:
@@ -380,8 +387,7 @@ class _Check:
             near = cluster.levels[rounds.asked - 1].size - 1
             peers = near if rounds.relayed else near * cluster.group_size(rounds.asked - 1)
             fixed += (1 + PASSES) * (work.round_s + _waits_s(cluster, rounds.asked, peers))
-        wide = [k for k, level in enumerate(cluster.levels, start=1) if level.size > 1]
-        for level in wide:
+        for level in _wide(cluster):
             waits = _waits_s(cluster, level, cluster.levels[level - 1].size - 1)
             if rounds.relayed and not self._idle and level <= 2 and level < rounds.asked:
                 fixed += (1 + PASSES) * (work.round_s + waits)
@@ -411,9 +417,14 @@ def _first_place(cluster: Cluster, kind: int, level: int) -> int:
     return place
 
 
+def _wide(cluster: Cluster) -> list[int]:
+    """Levels that join groups."""
+    return [number for number, level in enumerate(cluster.levels, start=1) if level.size > 1]
+
+
 def _rounds(kept: _Kept, cluster: Cluster) -> _Rounds:
     """The rounds that a way takes part in."""
-    wide = [k for k, level in enumerate(cluster.levels, start=1) if level.size > 1]
+    wide = _wide(cluster)
     asked = [k for k in wide if k <= kept.level]
     if kept.attached and kept.attached not in asked:
         asked.append(kept.attached)
@@ -448,12 +459,3 @@ def _saves_when_cut(table: Table, cluster: Cluster) -> bool:
             if min(moved) < moved[-1] * (1 - 1e-12):
                 return True
     return False
-
-
-def _ungrained(cluster: Cluster) -> Cluster:
-    """The same cluster if an access moved no more than it needs."""
-    data = cluster.to_data()
-    for owner in (data["device"], *data.get("servers", [])):
-        for tier in owner["tiers"]:
-            tier.pop("granularity", None)
-    return Cluster.model_validate(data)
