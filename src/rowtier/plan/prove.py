@@ -24,7 +24,6 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster, Tier
 from rowtier.cost.amounts import whole_bytes
 from rowtier.cost.memory import output_bytes
-from rowtier.cost.options import CostOptions
 from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.touch import LOOKUPS, Bags, table_basis
@@ -235,7 +234,7 @@ class _Check:
             link_s_per_byte(tree_of(cluster)) @ terms.id_bytes / terms.group_devices
             for kept in ways
             if kept.level
-            for terms in [row_terms(kept.band, table, basis, cluster, self._cost)]
+            for terms in [row_terms(kept.band, table, basis, cluster, self.plan.assumed)]
         ]
         again = self._weight(0) * cluster.work.lookup_s * basis[LOOKUPS]
         here = np.min([f for kept, f in zip(ways, fine, strict=True) if not kept.level], axis=0)
@@ -248,7 +247,7 @@ class _Check:
         return found, 1 - rest
 
     def _weighed(self, kept: _Kept, table: Table, basis: Floats, cluster: Cluster) -> Floats:
-        terms = row_terms(kept.band, table, basis, cluster, self._cost)
+        terms = row_terms(kept.band, table, basis, cluster, self.plan.assumed)
         busy = (terms.memory_s + terms.serving_s) * self._each(kept.kind)
         sync = self.proof.sync_weight * terms.sync_s.sum(axis=0) if kept.kind == 0 else 0.0
         read = self._weight(0) * terms.reading_s
@@ -370,10 +369,6 @@ class _Check:
                 tier.pop("granularity", None)
         return Cluster.model_validate(data)
 
-    @property
-    def _cost(self) -> CostOptions:
-        return self.plan.assumed
-
     def _fixed_s(self, rounds: _Rounds) -> float:
         """Work of every step, and the rounds through levels that join groups."""
         cluster, profile = self.plan.cluster, self.plan.profile
@@ -382,7 +377,7 @@ class _Check:
         fixed = work.step_s + work.table_s * len(profile.stats) + work.band_s * len(kinds)
         held = output_bytes(profile, tree_of(cluster))
         fixed += self._weight(0) * PASSES * work.output_byte_s * float(held.max())
-        fixed -= self.proof.sync_weight * self._cost.dense_s * work.hidden
+        fixed -= self.proof.sync_weight * self.plan.assumed.dense_s * work.hidden
         if rounds.asked:
             near = cluster.levels[rounds.asked - 1].size - 1
             peers = near if rounds.relayed else near * cluster.group_size(rounds.asked - 1)

@@ -28,13 +28,7 @@ from rowtier.band import Band, layers_of
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.plan.bags import Jagged, jagged_batch
-from rowtier.profile.ids import (
-    Where,
-    numbers_of,
-    settled_numbers,
-    settled_rows,
-    unchecked_rows,
-)
+from rowtier.profile.ids import Where, numbers_of, settled_numbers, settled_rows, unchecked_rows
 from rowtier.profile.order import rows_by_rank
 from rowtier.profile.vocabulary import VocabularyIndex
 from rowtier.tables import Table
