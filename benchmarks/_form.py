@@ -7,6 +7,7 @@ A benchmark is a function that measures, handed to `run`:
     if __name__ == "__main__":
         run("synth", measure, goals={"ids_per_s": (">=", 5e6)})
 
+One that takes numbers of its own names them as `options`, and gets them by those names.
 `--json` prints {"benchmark", "versions", "rows", "figures"} and nothing else on stdout.
 A figure that falls short is reported, never an error: the exit code is 0. A figure that
 could not be measured is None.
@@ -28,31 +29,40 @@ from dataclasses import dataclass
 from typing import Literal
 
 Goal = tuple[Literal["<=", ">="], float]
+Option = tuple[float, str]  # a number by default, and what it says
 PACKAGES = ("numpy", "rowtier", "numba", "pyarrow")
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What was seen (one entry per run or setting) and the figures that follow from it."""
+    """What was seen (one entry per run or setting) and the figures that follow from it.
+
+    Figures of a run that was not finished reach no goal, they only fall short of it.
+    """
 
     rows: Sequence[Mapping[str, object]]
     figures: Mapping[str, float | None]
+    finished: bool = True
 
 
 def run(
     name: str,
-    measure: Callable[[bool], Measured],
+    measure: Callable[..., Measured],
     *,
     goals: Mapping[str, Goal] | None = None,
+    options: Mapping[str, Option] | None = None,
     arguments: Sequence[str] | None = None,
 ) -> None:
     """Read the command line, measure, and print; `measure` is told whether to be quick."""
+    more = options or {}
     parser = argparse.ArgumentParser(prog=f"benchmarks/{name}.py")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--quick", action="store_true", help="smaller and rougher")
+    for option, (default, said) in more.items():
+        parser.add_argument(f"--{option}", type=type(default), default=default, help=said)
     asked = parser.parse_args(arguments)
     with contextlib.redirect_stdout(sys.stderr):
-        measured = measure(asked.quick)
+        measured = measure(asked.quick, **{option: getattr(asked, option) for option in more})
     if asked.json:
         print(json.dumps(to_data(name, measured), default=_plain, allow_nan=False))
     else:
@@ -110,7 +120,8 @@ def _show(name: str, measured: Measured, goals: Mapping[str, Goal]) -> None:
     for key, value in measured.figures.items():
         goal = goals.get(key)
         wanted = f"{goal[0]} {_short(goal[1])}" if goal else ""
-        verdict = ("reached" if meets(value, goal) else "short") if goal else ""
+        reached = "reached" if measured.finished else "so far"
+        verdict = (reached if meets(value, goal) else "short") if goal else ""
         figures.add_row(key, _short(value), wanted, verdict)
     console.print(figures)
 

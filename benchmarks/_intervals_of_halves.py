@@ -139,12 +139,11 @@ class CoverageCurve:
         )
         return share, low, high
 
-    def smoothed(self, *, pessimistic: bool = False) -> Curve:
-        """What to plan with: the estimate, or its low end, where hot rows take less."""
+    def smoothed(self) -> Curve:
+        """What to plan with."""
         if not len(self.stops):
             return Curve(self.stops, np.empty(0))
-        share = self.low if pessimistic else self.share
-        mass = concave(self.stops, share, self.high - self.low)
+        mass = concave(self.stops, self.share, self.high - self.low)
         everywhere = 0.5 / (self.lookups + 0.5)  # half a lookup over all rows, so that p > 0
         widths = np.diff(self.stops, prepend=0) / self.stops[-1]
         mass = (1 - everywhere) * mass + everywhere * widths
@@ -186,19 +185,6 @@ def coverage_curve(
     """
     halves = _halves(counts, late, num_embeddings)
     return _curve(halves, _stops(len(counts), num_embeddings), confidence)
-
-
-def smoothed_curve(
-    counts: Counts, late: Counts | None, num_embeddings: int, confidence: float | None = None
-) -> Curve:
-    """The curve to plan with: every row has p > 0, and heat never rises with rank.
-
-    Smoothed by leave-one-out, which is Good–Turing for every K: it needs no model of the
-    tail, and what it gives to rows seen once or never is what such rows really get. With
-    a confidence hot rows take only the low end of that interval, and the tail the rest.
-    """
-    known = coverage_curve(counts, late, num_embeddings, 0.9 if confidence is None else confidence)
-    return known.smoothed(pessimistic=confidence is not None)
 
 
 def estimate(halves: Halves, ranks: Ints) -> Estimate:

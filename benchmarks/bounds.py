@@ -27,16 +27,23 @@ plans of every kind that a band can say, which keep to its pins:
     brute_bound_broken       tiny problems whose best plan is below joint's bound
     monotone_violation_max   how much slower a plan can get on a better cluster: tiny problems
     monotone_beyond_gap      drawn problems on which it is more than the certificate allows
+    problems_asked, _left    problems of all kinds, and those that were not begun
 
+Problems run in `--processes N` (as many as there are CPUs), and show the same in any number. How
+far they are stands on stderr. `--seconds N` begins no more of them after so long, nor does a run
+that is interrupted: figures are then of what was done, of each kind the same share. None of them
+reaches its goal, as others may be left that it does not hold for; what was not seen is None.
 One problem, with joint's plan and the best edit: `bounds.py --seed 17`, `bounds.py --tiny 17`.
 """
 
 from __future__ import annotations
 
+import math
+import os
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -48,6 +55,7 @@ from _bounds_draw import Instance, draw_instance, draw_tiny, hand_made, hand_pla
 from _bounds_edits import best_edit
 from _bounds_monotone import compared
 from _bounds_plans import draw_plan, in_words, kinds_in, legal_cost, uniform_plans
+from _bounds_run import Task, in_processes, mixed, told
 from _form import Measured, run
 
 from rowtier import Plan, make_plan
@@ -58,7 +66,7 @@ from rowtier.plan.joint.free import freely, shared_with_servers
 from rowtier.plan.prove import proved_s
 from rowtier.plan.verify import PROOF_TOLERANCE
 
-# Problems of each kind: under 40 minutes of CPU, half of it in joint; drawn ones may not fit.
+# Problems of each kind: over an hour of CPU, half of it in joint; drawn ones may not fit.
 INSTANCES, EDITED, OF_CLASSES, TINY, MONOTONE = 2050, 1040, 200, 320, 60
 QUICK = 40  # times fewer if `--quick`
 DRAWN, UNIFORM = 20, 20  # plans of each problem
@@ -68,6 +76,7 @@ SOME = 8  # every so many-th mixture of devices and servers is tried
 GOALS: dict[str, Any] = {
     "plans_tried": (">=", 100_000),
     "problems": (">=", 2000),
+    "problems_left": ("<=", 0),
     "bounds_broken": ("<=", 0),
     "not_proved": ("<=", 0),
     "joint_vs_hand_max": ("<=", 1.0),
@@ -81,24 +90,49 @@ GOALS: dict[str, Any] = {
     "monotone_violation_max": ("<=", 1e-3),
     "monotone_beyond_gap": ("<=", 0),
 }
+OPTIONS = {
+    "processes": (os.cpu_count() or 1, "processes that problems run in"),
+    "seconds": (math.inf, "begin no more problems after so long"),
+}
 Row = dict[str, Any]
 
 
-def measure(quick: bool) -> Measured:
-    """All problems; quick: some of each kind."""
-    fewer = QUICK if quick else 1
-    rows = [row for seed in range(INSTANCES // fewer) for row in drawn_row(seed, EDITED // fewer)]
-    hand = list(hand_made())
-    rows += [row for name, one in (hand[::5] if quick else hand) for row in hand_row(name, one)]
-    classes = [row for seed in range(OF_CLASSES // fewer) for row in class_rows(seed)]
-    tiny = [row for seed in range(TINY // fewer) for row in tiny_row(seed)]
-    slower = [row for seed in range(MONOTONE // fewer) for row in monotone_rows(seed)]
+def measure(quick: bool, processes: int, seconds: float) -> Measured:
+    """All problems that there is time for; quick: some of each kind."""
+    numbers = numbers_of(quick)
+    tasks = mixed(numbers)
+    found = dict(told(in_processes(rows_of, tasks, processes, seconds), len(tasks)))
+    seen = {
+        kind: [row for number in those for row in found.get((kind, number), ())]
+        for kind, those in numbers.items()
+    }
+    rows = seen["edited"] + seen["drawn"] + seen["hand"]
     figures = {
-        **bound_figures(rows), **class_figures(classes),
-        **tiny_figures(tiny), **monotone_figures(slower),
+        **bound_figures(rows), **class_figures(seen["classes"]),
+        **tiny_figures(seen["tiny"]), **monotone_figures(seen["monotone"]),
+        "problems_asked": len(tasks), "problems_left": len(tasks) - len(found),
     }  # fmt: skip
     shown = [{k: v for k, v in row.items() if k not in ("families", "kinds")} for row in rows]
-    return Measured(shown, figures)
+    return Measured(shown, figures, finished=len(found) == len(tasks))
+
+
+def numbers_of(quick: bool) -> dict[str, Sequence[int]]:
+    """The problems of each kind, by their seeds or by where they stand among the settings."""
+    fewer = QUICK if quick else 1
+    return {
+        "edited": range(EDITED // fewer),
+        "drawn": range(EDITED // fewer, INSTANCES // fewer),
+        "hand": range(0, len(list(hand_made())), 5 if quick else 1),
+        "classes": range(OF_CLASSES // fewer),
+        "tiny": range(TINY // fewer),
+        "monotone": range(MONOTONE // fewer),
+    }
+
+
+def rows_of(task: Task) -> list[Row]:
+    """What one problem shows."""
+    kind, number = task
+    return list(KINDS[kind](number))
 
 
 def drawn_row(seed: int, edits: int) -> Iterator[Row]:
@@ -243,7 +277,17 @@ def monotone_rows(seed: int) -> Iterator[Row]:
             yield {"tiny": tiny, **vars(compared(instance, plan, random))}
 
 
-def bound_figures(rows: list[Row]) -> dict[str, float]:
+KINDS: Mapping[str, Callable[[int], Iterator[Row]]] = {
+    "edited": lambda seed: drawn_row(seed, edits=seed + 1),
+    "drawn": lambda seed: drawn_row(seed, edits=0),
+    "hand": lambda number: hand_row(*list(hand_made())[number]),
+    "classes": class_rows,
+    "tiny": tiny_row,
+    "monotone": monotone_rows,
+}
+
+
+def bound_figures(rows: list[Row]) -> dict[str, float | None]:
     """What all families show about joint."""
     gains = [row["edit_gain"] for row in rows if row["edit_gain"] is not None]
     gaps = [row["gap"] for row in rows]
@@ -254,14 +298,23 @@ def bound_figures(rows: list[Row]) -> dict[str, float]:
         **{f"plans_with_{name}": count for name, count in _counts(rows, "kinds").items()},
         "bounds_broken": sum(row["broken"] for row in rows),
         "not_proved": sum(row["not_proved"] for row in rows),
-        "joint_vs_other_max": max(row["joint_vs_other"] for row in rows),
-        "joint_vs_hand_max": max(row["hand"] for row in rows if row["hand"] is not None),
+        "joint_vs_other_max": _max(row["joint_vs_other"] for row in rows),
+        "joint_vs_hand_max": _max(row["hand"] for row in rows if row["hand"] is not None),
         "edited_problems": len(gains),
-        "edit_beats_joint_share": statistics.fmean(gain > 0.01 for gain in gains),
-        "edit_gain_max": max(gains),
-        "gap_median": statistics.median(gaps),
-        "gap_p90": float(np.quantile(gaps, 0.9)),
+        "edit_beats_joint_share": _mean(gain > 0.01 for gain in gains),
+        "edit_gain_max": _max(gains),
+        "gap_median": statistics.median(gaps) if gaps else None,
+        "gap_p90": float(np.quantile(gaps, 0.9)) if gaps else None,
     }
+
+
+def _max(values: Iterable[float]) -> float | None:
+    return max(values, default=None)
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return statistics.fmean(found) if found else None
 
 
 def _counts(rows: list[Row], key: str) -> dict[str, int]:
@@ -270,34 +323,35 @@ def _counts(rows: list[Row], key: str) -> dict[str, int]:
     return {name.replace(" ", "_"): count for name, count in sorted(total.items())}
 
 
-def class_figures(rows: Iterable[Row]) -> dict[str, float]:
+def class_figures(rows: Iterable[Row]) -> dict[str, int]:
     """The same about the certificates of other methods, each over its own class."""
-    found: dict[str, float] = {}
+    names = {"plans": "plans_tried", "broken": "bounds_broken"}
+    methods = dict.fromkeys(method.split()[0] for method in CLASSES)
+    found = {f"{method}_{name}": 0 for method in methods for name in names.values()}
     for row in rows:
-        for key in ("plans", "broken"):
-            name = {"plans": "plans_tried", "broken": "bounds_broken"}[key]
-            found[f"{row['method']}_{name}"] = found.get(f"{row['method']}_{name}", 0) + row[key]
+        for key, name in names.items():
+            found[f"{row['method']}_{name}"] += row[key]
     return found
 
 
-def tiny_figures(rows: list[Row]) -> dict[str, float]:
+def tiny_figures(rows: list[Row]) -> dict[str, float | None]:
     """How often joint's plan is the best of all."""
     return {
         "brute_problems": len(rows),
         "brute_plans": sum(row["plans"] for row in rows),
-        "brute_optimal_share": statistics.fmean(row["optimal"] for row in rows),
-        "brute_gain_max": max(row["gain"] for row in rows),
+        "brute_optimal_share": _mean(row["optimal"] for row in rows),
+        "brute_gain_max": _max(row["gain"] for row in rows),
         "brute_bound_broken": sum(row["broken"] for row in rows),
     }
 
 
-def monotone_figures(rows: list[Row]) -> dict[str, float]:
+def monotone_figures(rows: list[Row]) -> dict[str, float | None]:
     """How much slower plans get on better clusters."""
     tiny, drawn = ([row for row in rows if row["tiny"] is each] for each in (True, False))
     return {
         "monotone_pairs": len(rows),
-        "monotone_violation_max": max(row["slower"] for row in tiny),
-        "monotone_violation_max_drawn": max(row["slower"] for row in drawn),
+        "monotone_violation_max": _max(row["slower"] for row in tiny),
+        "monotone_violation_max_drawn": _max(row["slower"] for row in drawn),
         "monotone_beyond_gap": sum(row["slower"] > row["gap"] + BROKEN for row in drawn),
     }
 
@@ -335,4 +389,4 @@ if __name__ == "__main__":
     if len(sys.argv) == 3 and sys.argv[1] in ("--seed", "--tiny"):
         show(sys.argv[1], int(sys.argv[2]))
     else:
-        run("bounds", measure, goals=GOALS)
+        run("bounds", measure, goals=GOALS, options=OPTIONS)

@@ -14,7 +14,9 @@ larger ones as stand in `JOINT`, since they take minutes. `rows_seconds_ratio` i
 the shortest of planning a model whose tables have a million, a billion and a trillion rows.
 `joint_step_vs_before` is a step over that of the plan which `joint` made before it was remade (its
 menu did not have everything, so its gaps say nothing), in `plan_scale_before.json`: steps of the
-same cost model on the same instances.
+same cost model on the same instances. `…_with_work` are some of these instances on the same devices
+with the latencies and the guessed `work:` of the preset recshard-16, so that a step has rounds and
+bands that cost something; there are no goals for them.
 """
 
 from __future__ import annotations
@@ -51,7 +53,9 @@ RUNS: dict[str, tuple[int, int, PlanOptions]] = {
 }
 BEFORE = Path(__file__).parent / "plan_scale_before.json"
 JOINT = {(397, 16): 10, (1000, 128): 2, (5000, 1024): 1}  # seeds
+JOINT_WITH_WORK = {(397, 16): 2, (1000, 128): 1}
 ROWS = (10**6, 10**9, 10**12)
+Row = dict[str, object]
 GOALS: dict[str, Any] = {
     "gap_397x16_split": ("<=", 0.001),
     "seconds_397x16_split": ("<=", 2.0),
@@ -80,7 +84,7 @@ def measure(quick: bool) -> Measured:
     """Every run on every instance; the figures are the worst of each."""
     warm_up()
     compile_seconds = float(_own_process("start"))
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for tables, devices in dict.fromkeys((tables, devices) for tables, devices, _ in RUNS.values()):
         if quick and tables > 1000:
             continue
@@ -90,38 +94,51 @@ def measure(quick: bool) -> Measured:
     figures: dict[str, float | None] = {}
     for name in RUNS:
         found = [row for row in rows if row["run"] == name]
-        for key in ("gap", "seconds"):
-            values = [float(str(row[key])) for row in found]
-            figures[f"{key}_{name}"] = max(values) if values else None
+        figures |= {f"{key}_{name}": largest(found, key) for key in ("gap", "seconds")}
     figures["compile_seconds"] = compile_seconds
     figures["rows_seconds_ratio"] = rows_ratio(rows)
-    for (tables, devices), seeds in JOINT.items():
-        found = [
-            measure_joint(tables, devices, seed, fat)
-            for fat in (False, True)
-            for seed in range(seeds if not quick else tables == 397)
-        ]
+    for tables, devices in JOINT:
+        found = joint_rows(tables, devices, JOINT[tables, devices], quick)
         rows += found
         for key in ("gap", "seconds", "step_vs_before"):
-            values = [float(str(row[key])) for row in found]
-            figures[f"joint_{key}_{tables}x{devices}"] = max(values) if values else None
-    ratios = [float(str(row["step_vs_before"])) for row in rows if "step_vs_before" in row]
-    figures["joint_step_vs_before_max"] = max(ratios)
+            figures[f"joint_{key}_{tables}x{devices}"] = largest(found, key)
+    figures["joint_step_vs_before_max"] = largest(rows, "step_vs_before")
+    for tables, devices in JOINT_WITH_WORK:
+        found = joint_rows(tables, devices, JOINT_WITH_WORK[tables, devices], quick, work=True)
+        rows += found
+        for key in ("gap", "seconds"):
+            figures[f"joint_{key}_{tables}x{devices}_with_work"] = largest(found, key)
     return Measured(rows, figures)
 
 
-def measure_joint(tables: int, devices: int, seed: int, fat: bool) -> dict[str, object]:
+def largest(rows: list[Row], key: str) -> float | None:
+    """The worst value that rows have, if any has one."""
+    return max((float(str(row[key])) for row in rows if key in row), default=None)
+
+
+def joint_rows(tables: int, devices: int, seeds: int, quick: bool, work: bool = False) -> list[Row]:
+    """`joint` on all instances of a size; quick: on one of each kind, or on one with work."""
+    those = [(seed, fat) for fat in (False, True) for seed in range(seeds)]
+    if quick:
+        those = those[:: seeds * (1 + work)] if tables == 397 else []
+    return [measure_joint(tables, devices, seed, fat, work) for seed, fat in those]
+
+
+def measure_joint(tables: int, devices: int, seed: int, fat: bool, work: bool) -> Row:
     """`joint` on one instance."""
     profile = model(tables, seed, fat)
     cluster = machine(profile, devices, fast_share=0.25 + 0.25 * seed / (SEEDS - 1))
-    seconds, made = plan(profile, cluster, PlanOptions(), "joint")
-    kind = {"run": f"joint_{tables}x{devices}", "kind": "fat" if fat else "rm", "seed": seed}
-    before_s = json.loads(BEFORE.read_text())[f"{tables}x{devices} {kind['kind']} {seed}"]
-    ratio = made.objective / before_s
-    return {**kind, "seconds": seconds, "gap": made.gap, "step_vs_before": ratio}
+    name, kind = f"{tables}x{devices}", "fat" if fat else "rm"
+    row: Row = {"run": f"joint_{name}" + "_with_work" * work, "kind": kind, "seed": seed}
+    seconds, made = plan(profile, with_work(cluster) if work else cluster, PlanOptions(), "joint")
+    row |= {"seconds": seconds, "gap": made.gap}
+    if work:
+        return row
+    before_s = json.loads(BEFORE.read_text())[f"{name} {kind} {seed}"]
+    return row | {"step_vs_before": made.objective / before_s}
 
 
-def rows_ratio(rows: list[dict[str, object]]) -> float:
+def rows_ratio(rows: list[Row]) -> float:
     """Longest over shortest time to plan the same tables with ever more rows, by all methods."""
     worst = 0.0
     for method in ("recshard", "joint"):
@@ -152,11 +169,11 @@ def long_tables(rows: int, tables: int = 40) -> Profile:
     return Profile(BATCH_SIZE, tuple(stats))
 
 
-def measure_instance(tables: int, devices: int, seed: int, fat: bool) -> list[dict[str, object]]:
+def measure_instance(tables: int, devices: int, seed: int, fat: bool) -> list[Row]:
     """The runs of one size on one instance."""
     profile = model(tables, seed, fat)
     cluster = machine(profile, devices, fast_share=0.25 + 0.25 * seed / (SEEDS - 1))
-    rows: list[dict[str, object]] = []
+    rows: list[Row] = []
     for name, (wanted_tables, wanted_devices, options) in RUNS.items():
         if (wanted_tables, wanted_devices) != (tables, devices):
             continue
@@ -221,6 +238,16 @@ def machine(profile: Profile, devices: int, fast_share: float) -> Cluster:
     )
 
 
+def with_work(cluster: Cluster) -> Cluster:
+    """The same devices with the latencies and the work of RecShard's preset."""
+    preset = Cluster.preset("recshard-16")
+    levels = tuple(
+        level.model_copy(update={"latency_s": like.latency_s, "message_s": like.message_s})
+        for level, like in zip(cluster.levels, preset.levels, strict=True)
+    )
+    return cluster.model_copy(update={"levels": levels, "work": preset.work})
+
+
 def warm_up() -> None:
     """Run everything that is compiled, on small models."""
     for tables, seed in ((8, 0), (60, 1), (60, 2)):
@@ -228,7 +255,10 @@ def warm_up() -> None:
         for split in (False, True):
             # No gap is small enough, so that every part of the search is used.
             plan(profile, machine(profile, 8, 0.3), PlanOptions(split=split, tolerance=0.0))
-    plan(model(8, 0, fat=True), machine(model(8, 0, fat=True), 8, 0.3), PlanOptions(), "joint")
+    small = model(8, 0, fat=True)
+    cluster = machine(small, 8, 0.3)
+    for each in (cluster, with_work(cluster)):
+        plan(small, each, PlanOptions(), "joint")
 
 
 def _own_process(task: str) -> str:

@@ -23,7 +23,7 @@ from rowtier.cost.memory import Room
 from rowtier.cost.step import step_cost
 from rowtier.cost.views import objective
 from rowtier.errors import InfeasibleError
-from rowtier.plan.greedy import find_room, place_heaviest_first, whole_table
+from rowtier.plan.greedy import place_heaviest_first, place_whole
 from rowtier.profile.profile import TableStats
 from rowtier.synth.rm import rm_profile
 
@@ -44,9 +44,9 @@ def time_aware(profile: Profile, cluster: Cluster) -> Plan:
     density = {s.table.name: read_per_sample(s) / s.table.stored_bytes for s in profile.stats}
     for stats in sorted(profile.stats, key=lambda s: -density[s.table.name]):
         by_time = [int(device) for device in np.argsort(busy, kind="stable")]
-        device, tier = find_room(stats.table, by_time, room, cluster)
-        busy[device] += read_per_sample(stats) * rate[tier]
-        bands[stats.table.name] = (whole_table(stats.table, device, tier, room, cluster),)
+        device, band = place_whole(stats.table, by_time, room, cluster)
+        busy[device] += read_per_sample(stats) * rate[band.tier]
+        bands[stats.table.name] = (band,)
     return Plan.build("time-aware", profile, cluster, bands)
 
 

@@ -121,9 +121,6 @@ def coalesced_row_wise(profile: Profile, cluster: Cluster) -> rowtier.Plan:
     return rowtier.Plan.build("own row-wise", profile, cluster, bands)
 
 
-Step = Callable[[Any], None]
-
-
 class Ours:
     """A plan, trained."""
 

@@ -114,10 +114,6 @@ class Shaped:
         """Bytes that reached each node since it was made."""
         return self._counted("tx_bytes")
 
-    def node_of(self, rank: int) -> int:
-        """The node a rank lives in; ranks are numbered node by node."""
-        return next(n for n in range(self.nodes) if rank < sum(self.ranks_per_node[: n + 1]))
-
     def close(self) -> None:
         """End all ranks and remove the nodes."""
         self._stop_ranks()

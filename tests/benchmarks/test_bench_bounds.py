@@ -1,5 +1,6 @@
 """Bounds are below legal plans of every kind, and what looks for such plans does find them."""
 
+import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,8 @@ from _bounds_draw import draw_instance, draw_tiny, hand_made
 from _bounds_edits import best_edit, load_of
 from _bounds_monotone import improved
 from _bounds_plans import cost_of, draw_band, draw_plan, legal_cost, uniform_plans
-from bounds import drawn_row, hand_row, planned, tiny_row
+from _bounds_run import in_processes, mixed
+from bounds import GOALS, drawn_row, hand_row, measure, planned, rows_of, tiny_row
 
 from rowtier import Band, Cluster
 from rowtier.cost.load import total_load
@@ -141,3 +143,27 @@ def test_a_better_cluster_never_makes_a_plan_slower() -> None:
             assert cost_of(better, bands).step_s <= now_s * (1 + 1e-12), what
             compared += 1
     assert compared > 60
+
+
+def test_problems_show_the_same_in_processes() -> None:
+    tasks = [("tiny", 0), ("tiny", 1), ("classes", 0)]
+    found = dict(in_processes(rows_of, tasks, processes=2, seconds=math.inf))
+    assert found == {task: rows_of(task) for task in tasks}
+
+
+def test_kinds_of_problems_are_evenly_mixed() -> None:
+    tasks = mixed({"many": range(40), "few": range(7, 11)})
+    assert sorted(tasks) == sorted(
+        [*(("many", n) for n in range(40)), *(("few", n) for n in range(7, 11))]
+    )
+    assert [sum(kind == "few" for kind, _ in tasks[at : at + 11]) for at in (0, 11, 22, 33)] == [
+        1
+    ] * 4
+
+
+def test_a_run_without_time_has_no_figures_and_reaches_no_goal() -> None:
+    measured = measure(True, processes=1, seconds=0.0)
+    assert not measured.finished
+    assert measured.figures["problems_left"] == measured.figures["problems_asked"] > 60
+    assert measured.figures["edit_gain_max"] is None
+    assert set(GOALS) <= set(measured.figures)

@@ -52,3 +52,15 @@ def test_people_see_figures_with_their_goals(form, capsys):
     assert "reached" in verdicts["speed"]
     assert "short" in verdicts["error"]
     assert "short" in verdicts["gone"]
+
+
+def test_a_benchmark_may_have_options_and_may_not_be_finished(form, capsys):
+    def measure(quick, most):
+        return form.Measured([], {"count": most, "error": 0.5}, finished=quick)
+
+    goals = {"count": (">=", 3), "error": ("<=", 0.1)}
+    for arguments, verdict in ([["--most", "3"], "so far"], [["--quick"], "reached"]):
+        form.run("demo", measure, goals=goals, options={"most": (4, "of it")}, arguments=arguments)
+        lines = capsys.readouterr().out.splitlines()
+        assert verdict in next(line for line in lines if "count" in line)
+        assert "short" in next(line for line in lines if "error" in line)

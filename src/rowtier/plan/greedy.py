@@ -35,38 +35,35 @@ def place_heaviest_first(
     order = sorted(profile.stats, key=lambda s: (-weight(s), s.table.name))
     for stats in order:
         by_load = [int(holder) for holder in np.argsort(load, kind="stable")]
-        holder, tier = find_room(stats.table, by_load, room, cluster)
+        holder, band = place_whole(stats.table, by_load, room, cluster)
         load[holder] += weight(stats)
-        bands[stats.table.name] = (whole_table(stats.table, holder, tier, room, cluster),)
+        bands[stats.table.name] = (band,)
     return Plan.build(
         method, profile, cluster, {s.table.name: bands[s.table.name] for s in profile.stats}
     )
 
 
-def find_room(
+def place_whole(
     table: Table, holders: Sequence[int], room: Room, cluster: Cluster
-) -> tuple[int, str]:
-    """The fastest tier with room for a whole table, on the first of the holders that has it."""
-    needed = table.stored_bytes
-    for tier in cluster.tier_names:
-        enough = room.free_on(tier) >= needed
-        for holder in holders:
-            if enough[holder]:
-                return holder, tier
-    most = max(room.free_bytes(h, t) for h in holders for t in cluster.tier_names)
-    raise InfeasibleError(
-        f"table {table.name!r} needs {show_bytes(table.stored_bytes)} in one piece and the most "
-        f"that is free in any one memory of {cluster.name!r} is {show_bytes(most)}: add capacity "
-        "or devices, or use a method that splits tables (row-wise)"
-    )
+) -> tuple[int, Band]:
+    """A whole table in the fastest tier with room for it, on the first holder that has it.
 
-
-def whole_table(table: Table, holder: int, tier: str, room: Room, cluster: Cluster) -> Band:
-    """The band that puts a whole table on one holder, with its bytes taken from the room."""
+    Its bytes are taken from the room.
+    """
+    free = {tier: room.free_on(tier)[holders] for tier in cluster.tier_names}
+    tier = next((name for name in free if free[name].max() >= table.stored_bytes), None)
+    if tier is None:
+        most = show_bytes(int(max(each.max() for each in free.values())))
+        raise InfeasibleError(
+            f"table {table.name!r} needs {show_bytes(table.stored_bytes)} in one piece and the "
+            f"most that is free in any one memory of {cluster.name!r} is {most}: add capacity "
+            "or devices, or use a method that splits tables (row-wise)"
+        )
+    holder = holders[int(np.argmax(free[tier] >= table.stored_bytes))]
     needed = np.zeros(cluster.num_holders, dtype=np.int64)
     needed[holder] = table.stored_bytes
     room.take(needed, tier)
-    return Band(
+    return holder, Band(
         start=0,
         stop=table.num_embeddings,
         scope=cluster.top,

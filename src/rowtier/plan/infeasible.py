@@ -21,9 +21,7 @@ def why_infeasible(
     profile: Profile, cluster: Cluster, options: PlanOptions, nearest: StepCost | None = None
 ) -> InfeasibleError:
     """The error to raise; `nearest` is the cost of the placement that came closest to limits."""
-    case = _Case(profile, cluster, options)
-    said = next(case.reasons(nearest))
-    return InfeasibleError(said)
+    return InfeasibleError(next(_Case(profile, cluster, options).reasons(nearest)))
 
 
 class _Case:
@@ -35,6 +33,7 @@ class _Case:
         self.sizes = {s.table.name: s.table.stored_bytes for s in profile.stats}
         self.tiers = cluster.device.tiers
         self.all_rows_bytes = sum(s.table.stored_row_bytes for s in profile.stats)
+        self.needed = sum(size * self._copies(name) for name, size in self.sizes.items())
 
     def reasons(self, nearest: StepCost | None) -> Iterator[str]:
         """What is wrong, the plainest first; there is always one."""
@@ -44,9 +43,8 @@ class _Case:
         yield from self._never_split()
         if nearest is not None:
             yield from self._links(nearest)
-        needed = sum(size * self._copies(name) for name, size in self.sizes.items())
         yield (
-            f"the tables need {show_bytes(needed)} and {self.cluster.name!r} has "
+            f"the tables need {show_bytes(self.needed)} and {self.cluster.name!r} has "
             f"{show_bytes(self._total())}{self._less}, but no way was found to pack them: add "
             f"capacity, a tier or devices{self._or_drop(self._pins())}"
         )
@@ -77,15 +75,14 @@ class _Case:
 
     def _everything(self) -> Iterator[str]:
         """All tables, with the copies that scopes ask for, against all memory."""
-        needed = sum(size * self._copies(name) for name, size in self.sizes.items())
-        missing = needed - self._total()
+        missing = self.needed - self._total()
         if missing <= 0:
             return
         copied = [name for name in self.sizes if self._copies(name) > 1]
         why = f", copies of {_names(copied)} counted," if copied else ""
         spare = {n: self.sizes[n] * (self._copies(n) - 1) for n in copied}
         yield (
-            f"the tables need {show_bytes(needed)}{why} and {self.cluster.name!r} has "
+            f"the tables need {show_bytes(self.needed)}{why} and {self.cluster.name!r} has "
             f"{show_bytes(self._total())}{self._less}: {show_bytes(missing)} is missing; "
             f"{self._more(missing)}{self._or_drop(_enough(spare, missing, 'scope'))}"
             f"{self._or_unreserve(missing)}"
@@ -100,14 +97,10 @@ class _Case:
                 by_device.setdefault(device, {})[name] = size
         for device, tables in sorted(by_device.items()):
             tiers = {tier.name: self.options.reserved.left(tier, (device,)) for tier in self.tiers}
-            needed, there = sum(tables.values()), sum(tiers.values())
-            if needed > there:
-                yield self._short(f"device {device}", tables, there, "device", needed - there)
+            yield from self._short(f"device {device}", tables, sum(tiers.values()), "device")
             for tier, room in tiers.items():
                 here = {n: s for n, s in tables.items() if self.wanted.pin(n).tier == tier}
-                if sum(here.values()) > room:
-                    missing = sum(here.values()) - room
-                    yield self._short(f"{tier} of device {device}", here, room, "tier", missing)
+                yield from self._short(f"{tier} of device {device}", here, room, "tier")
 
     def _tiers(self) -> Iterator[str]:
         """Tables pinned to a tier against that tier of all devices."""
@@ -117,11 +110,8 @@ class _Case:
                 for name, size in self.sizes.items()
                 if self.wanted.pin(name).tier == tier.name
             }
-            room = self._left(tier)
-            if sum(here.values()) > room:
-                missing = sum(here.values()) - room
-                where = f"{tier.name} of all devices"
-                yield self._short(where, here, room, "tier", missing, tier=tier.name)
+            where, room = f"{tier.name} of all devices", self._left(tier)
+            yield from self._short(where, here, room, "tier", everywhere=tier)
 
     def _never_split(self) -> Iterator[str]:
         """Tables, or groups of them, that must be on one device, against the largest one."""
@@ -133,10 +123,8 @@ class _Case:
         groups += [(n,) for n in self.sizes if self.wanted.one_owner(n)]
         for names in groups:
             tables = {name: self.sizes[name] for name in names}
-            needed = sum(tables.values())
-            if needed > most:
-                kind = "keep_together" if len(names) > 1 else "never_split"
-                yield self._short("any one device", tables, most, kind, needed - most)
+            kind = "keep_together" if len(names) > 1 else "never_split"
+            yield from self._short("any one device", tables, most, kind)
 
     def _links(self, nearest: StepCost) -> Iterator[str]:
         for name, factor in sorted(self.wanted.excess(nearest).items(), key=lambda e: -e[1]):
@@ -153,15 +141,18 @@ class _Case:
         tables: dict[str, int],
         room: int,
         pin: str,
-        missing: int,
-        tier: str | None = None,
-    ) -> str:
-        devices = 1 if tier is None else self.cluster.num_devices
-        each = -(-missing // devices)
-        tier_name = tier or self.tiers[-1].name
-        more = f"add {ask_bytes(self._before_reserve(each))} to {tier_name} of every device"
-        return (
-            f"{_names(list(tables))} must be in {where}, need {show_bytes(sum(tables.values()))} "
+        everywhere: Tier | None = None,
+    ) -> Iterator[str]:
+        """That some tables need more than there is of a memory, of one device or of all of them."""
+        needed = sum(tables.values())
+        missing = needed - room
+        if missing <= 0:
+            return
+        each = -(-missing // (self.cluster.num_devices if everywhere else 1))
+        tier = (everywhere or self.tiers[-1]).name
+        more = f"add {ask_bytes(self._before_reserve(each))} to {tier} of every device"
+        yield (
+            f"{_names(list(tables))} must be in {where}, need {show_bytes(needed)} "
             f"and it has {show_bytes(room)}{self._less}: {show_bytes(missing)} is missing; {more}"
             f"{self._or_drop(_enough(tables, missing, pin))}{self._or_unreserve(missing)}"
         )

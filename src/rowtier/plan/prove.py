@@ -24,7 +24,6 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster, Tier
 from rowtier.cost.amounts import whole_bytes
 from rowtier.cost.memory import output_bytes
-from rowtier.cost.options import CostOptions
 from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.touch import LOOKUPS, Bags, table_basis
@@ -40,15 +39,13 @@ MANY = 64  # boxes of masses that are looked at together
 
 def proved_s(plan: Plan) -> float | None:
     """Seconds that no plan beats; None if the certificate's bound needs other reasons."""
-    proof = plan.certificate.proof if plan.certificate is not None else None
-    if plan.certificate is not None and plan.certificate.view == "recshard":
-        return None if proof is None else _pooled_s(plan, proof.capacity_bytes)
-    if proof is None:
+    if plan.certificate is None or plan.certificate.proof is None:
         return None
-    checked = _Check(plan, proof)
-    if not checked.is_sound:
-        return 0.0
-    return max(0.0, checked.least_s())  # no step takes less than nothing
+    if plan.certificate.view == "recshard":
+        return _pooled_s(plan, plan.certificate.proof.capacity_bytes)
+    checked = _Check(plan, plan.certificate.proof)
+    # No step takes less than nothing.
+    return max(0.0, checked.least_s()) if checked.is_sound else 0.0
 
 
 def _pooled_s(plan: Plan, capacity_bytes: Sequence[float]) -> float:
@@ -118,13 +115,12 @@ class _Check:
             m[0] == 0 and m[-1] == 1 and all(a < b for a, b in pairwise(m)) for m in proof.masses
         )
         cut = len(proof.masses) == len(self._senders)
-        levels = [None, *(level.name for level in self.plan.cluster.levels)]
-        named = all(c.widest in levels and c.meets in levels for c in proof.cases)
+        named = all(c.widest in self._levels and c.meets in self._levels for c in proof.cases)
         return priced and weighed and sum(weights) <= 1 + 1e-9 and rising and cut and named
 
     def least_s(self) -> float:
         """The least over what rounds a plan may have; of each the best that any prices prove."""
-        levels = [None, *(level.name for level in self.plan.cluster.levels)]
+        levels = self._levels
         every = range(len(levels))
         cases = [(_Rounds(len(levels) - 1, 1, True), np.array(self.proof.prices))]
         for case in self.proof.cases:
@@ -141,6 +137,11 @@ class _Check:
                 known = [s for other, s in proved if _allows(other, rounds)]
                 least = min(least, max(known) + self._fixed_s(rounds))
         return float(least) * (1 - 1e-9)
+
+    @property
+    def _levels(self) -> list[str | None]:
+        """The names of levels, by their numbers; none stands for nobody."""
+        return [None, *(level.name for level in self.plan.cluster.levels)]
 
     @cached_property
     def _idle(self) -> bool:
@@ -233,7 +234,7 @@ class _Check:
             link_s_per_byte(tree_of(cluster)) @ terms.id_bytes / terms.group_devices
             for kept in ways
             if kept.level
-            for terms in [row_terms(kept.band, table, basis, cluster, self._cost)]
+            for terms in [row_terms(kept.band, table, basis, cluster, self.plan.assumed)]
         ]
         again = self._weight(0) * cluster.work.lookup_s * basis[LOOKUPS]
         here = np.min([f for kept, f in zip(ways, fine, strict=True) if not kept.level], axis=0)
@@ -246,7 +247,7 @@ class _Check:
         return found, 1 - rest
 
     def _weighed(self, kept: _Kept, table: Table, basis: Floats, cluster: Cluster) -> Floats:
-        terms = row_terms(kept.band, table, basis, cluster, self._cost)
+        terms = row_terms(kept.band, table, basis, cluster, self.plan.assumed)
         busy = (terms.memory_s + terms.serving_s) * self._each(kept.kind)
         sync = self.proof.sync_weight * terms.sync_s.sum(axis=0) if kept.kind == 0 else 0.0
         read = self._weight(0) * terms.reading_s
@@ -361,11 +362,12 @@ class _Check:
 
     @cached_property
     def _ungrained(self) -> Cluster:
-        return _ungrained(self.plan.cluster)
-
-    @property
-    def _cost(self) -> CostOptions:
-        return self.plan.assumed
+        """The same cluster if an access moved no more than it needs."""
+        data = self.plan.cluster.to_data()
+        for owner in (data["device"], *data.get("servers", [])):
+            for tier in owner["tiers"]:
+                tier.pop("granularity", None)
+        return Cluster.model_validate(data)
 
     def _fixed_s(self, rounds: _Rounds) -> float:
         """Work of every step, and the rounds through levels that join groups."""
@@ -375,13 +377,12 @@ class _Check:
         fixed = work.step_s + work.table_s * len(profile.stats) + work.band_s * len(kinds)
         held = output_bytes(profile, tree_of(cluster))
         fixed += self._weight(0) * PASSES * work.output_byte_s * float(held.max())
-        fixed -= self.proof.sync_weight * self._cost.dense_s * work.hidden
+        fixed -= self.proof.sync_weight * self.plan.assumed.dense_s * work.hidden
         if rounds.asked:
             near = cluster.levels[rounds.asked - 1].size - 1
             peers = near if rounds.relayed else near * cluster.group_size(rounds.asked - 1)
             fixed += (1 + PASSES) * (work.round_s + _waits_s(cluster, rounds.asked, peers))
-        wide = [k for k, level in enumerate(cluster.levels, start=1) if level.size > 1]
-        for level in wide:
+        for level in _wide(cluster):
             waits = _waits_s(cluster, level, cluster.levels[level - 1].size - 1)
             if rounds.relayed and not self._idle and level <= 2 and level < rounds.asked:
                 fixed += (1 + PASSES) * (work.round_s + waits)
@@ -411,9 +412,14 @@ def _first_place(cluster: Cluster, kind: int, level: int) -> int:
     return place
 
 
+def _wide(cluster: Cluster) -> list[int]:
+    """Levels that join groups."""
+    return [number for number, level in enumerate(cluster.levels, start=1) if level.size > 1]
+
+
 def _rounds(kept: _Kept, cluster: Cluster) -> _Rounds:
     """The rounds that a way takes part in."""
-    wide = [k for k, level in enumerate(cluster.levels, start=1) if level.size > 1]
+    wide = _wide(cluster)
     asked = [k for k in wide if k <= kept.level]
     if kept.attached and kept.attached not in asked:
         asked.append(kept.attached)
@@ -448,12 +454,3 @@ def _saves_when_cut(table: Table, cluster: Cluster) -> bool:
             if min(moved) < moved[-1] * (1 - 1e-12):
                 return True
     return False
-
-
-def _ungrained(cluster: Cluster) -> Cluster:
-    """The same cluster if an access moved no more than it needs."""
-    data = cluster.to_data()
-    for owner in (data["device"], *data.get("servers", [])):
-        for tier in owner["tiers"]:
-            tier.pop("granularity", None)
-    return Cluster.model_validate(data)

@@ -26,7 +26,7 @@ from rowtier.plan.plan import Plan
 from rowtier.plan.recshard import Problem
 from rowtier.plan.solve.bound import Bound, apart_bound, whole_bound
 from rowtier.plan.solve.layout import Layout
-from rowtier.plan.solve.pieces import pieces_of
+from rowtier.plan.solve.pieces import whole_pieces
 from rowtier.plan.solve.whole import first_prices
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
@@ -186,7 +186,7 @@ def _layout(choices: _Choices, found: _Found, problem: Problem) -> Layout:
     rows, heat = choices.rows[found.choice], problem.heat
     cuts = np.tile(heat.rows, (len(problem.machine.sizes), 1))
     cuts[0] = rows
-    return Layout(pieces_of(np.ones(heat.items, dtype=np.int64)), cuts, found.device)
+    return Layout(whole_pieces(heat), cuts, found.device)
 
 
 def _sharpened(bound: Bound, reached: float, problem: Problem) -> Bound:

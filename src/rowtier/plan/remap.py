@@ -28,13 +28,7 @@ from rowtier.band import Band, layers_of
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.plan.bags import Jagged, jagged_batch
-from rowtier.profile.ids import (
-    Where,
-    numbers_of,
-    settled_numbers,
-    settled_rows,
-    unchecked_rows,
-)
+from rowtier.profile.ids import Where, numbers_of, settled_numbers, settled_rows, unchecked_rows
 from rowtier.profile.order import rows_by_rank
 from rowtier.profile.vocabulary import VocabularyIndex
 from rowtier.tables import Table
@@ -80,9 +74,7 @@ class TableMap:
 
     def rows(self) -> Ints:
         """The row at each address."""
-        rows = np.empty(len(self.address), dtype=np.int64)
-        rows[self.address] = np.arange(len(self.address))
-        return rows
+        return _inverse(self.address)
 
     def in_layer(self, layer: int, address: Addresses) -> Addresses:
         """Where rows lie in a layer."""
@@ -92,11 +84,7 @@ class TableMap:
     def in_first_layer(self, layer: int, address: Addresses) -> Addresses:
         """Addresses of a layer as addresses of the first."""
         table = self.layers[layer]
-        if table is None:
-            return address
-        back = np.empty(len(table), dtype=np.int64)
-        back[table] = np.arange(len(table))
-        return back[address]
+        return address if table is None else _inverse(table)[address]
 
 
 class Remapper:
@@ -268,57 +256,45 @@ class _Spec:
     index: tuple[tuple[str, int], ...] = ()  # type and length of the index's arrays
 
     @property
-    def index_start(self) -> int:
-        size = (1 + sum(self.own)) * self.table.num_embeddings * self.item_bytes
-        return _aligned(self.start + size)
+    def _layout(self) -> list[tuple[str, int]]:
+        """Type and length of all arrays."""
+        address = (f"i{self.item_bytes}", self.table.num_embeddings)
+        return [address] * (1 + sum(self.own)) + list(self.index)
 
     @property
     def stop(self) -> int:
-        start = self.index_start
-        for dtype, length in self.index:
-            start = _aligned(start + length * np.dtype(dtype).itemsize)
-        return start
+        return self.start + sum(_aligned(np.dtype(d).itemsize * n) for d, n in self._layout)
 
-    def _arrays(self, memory: NDArray[np.uint8]) -> Iterator[Addresses]:
-        dtype, size = f"i{self.item_bytes}", self.table.num_embeddings * self.item_bytes
-        for number in range(1 + sum(self.own)):
-            start = self.start + number * size
-            yield memory[start : start + size].view(dtype)
-
-    def _index_arrays(self, memory: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
-        start = self.index_start
-        for dtype, length in self.index:
+    def _arrays(self, memory: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
+        start = self.start
+        for dtype, length in self._layout:
             size = length * np.dtype(dtype).itemsize
             yield memory[start : start + size].view(dtype)
-            start = _aligned(start + size)
+            start += _aligned(size)
 
     def open(self, memory: NDArray[np.uint8]) -> TableMap:
-        address, *others = self._arrays(memory)
-        further = iter(others)
-        layers = tuple(next(further) if o else None for o in self.own)
+        arrays = self._arrays(memory)
+        address = next(arrays)
+        layers = tuple(next(arrays) if own else None for own in self.own)
         vocabulary = None
         if self.index:
-            *ids, slots = self._index_arrays(memory)
+            *ids, slots = arrays
             vocabulary = VocabularyIndex(self.table.hash_seed, tuple(ids), slots)
         return TableMap(self.table, address, layers, vocabulary)
 
     def fill(self, memory: NDArray[np.uint8], plan: Plan) -> None:
-        order = plan.order
-        assert order is not None
-        by_rank = rows_by_rank(order[self.table.name], self.table.num_embeddings)
+        assert plan.order is not None
+        arrays = self._arrays(memory)
+        by_rank = rows_by_rank(plan.order[self.table.name], self.table.num_embeddings)
         layers = layers_of(plan.bands[self.table.name])
         rows = _by_address(by_rank, layers[0])
-        address, *others = self._arrays(memory)
-        address[rows] = np.arange(len(rows))
-        for array, layer in zip(others, (la for la, o in zip(layers, self.own, strict=True) if o),
-                                strict=True):  # fmt: skip
-            there = np.empty(len(rows), dtype=np.int64)
-            there[_by_address(by_rank, layer)] = np.arange(len(rows))
-            array[:] = there[rows]
+        next(arrays)[rows] = np.arange(len(rows))
+        for layer, own in zip(layers, self.own, strict=True):
+            if own:
+                next(arrays)[:] = _inverse(_by_address(by_rank, layer))[rows]
         if self.index:
             index = plan.vocabularies[self.table.name].index(self.table.hash_seed)
-            parts = zip(self._index_arrays(memory), (*index.ids, index.slots), strict=True)
-            for place, part in parts:
+            for place, part in zip(arrays, (*index.ids, index.slots), strict=True):
                 place[:] = part
 
 
@@ -347,8 +323,15 @@ def _index_layout(plan: Plan, table: Table) -> tuple[tuple[str, int], ...]:
     return tuple((array.dtype.str, len(array)) for array in (*index.ids, index.slots))
 
 
-def _aligned(start: int) -> int:
-    return -(-start // 64) * 64
+def _aligned(size: int) -> int:
+    return -(-size // 64) * 64
+
+
+def _inverse(order: Addresses) -> Ints:
+    """Where each number stands in an order of all of them."""
+    places = np.empty(len(order), dtype=np.int64)
+    places[order] = np.arange(len(order))
+    return places
 
 
 def _blocks(layer: list[Band]) -> list[tuple[int, int]]:

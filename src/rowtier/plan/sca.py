@@ -31,6 +31,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,7 +40,7 @@ from rowtier.cluster import DEVICE, Cluster
 from rowtier.cost.memory import Room, band_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.terms import RowTerms, row_terms
+from rowtier.cost.terms import row_terms
 from rowtier.cost.touch import table_basis, touched
 from rowtier.cost.tree import tree_of
 from rowtier.cost.views import objective
@@ -63,7 +64,8 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     """Give every row a home, and cache the rows that save the most bytes on the links."""
     homes = _homes(profile, cluster, options)
     items = _items(homes, profile, cluster, options)
-    usable = _usable_bytes(cluster, options)
+    fast = cluster.device.tiers[0]
+    usable = options.reserved.least_left(fast) // cluster.sharers(fast)  # of each device
     before = step_cost(homes, profile, cluster)
     left = usable - float(_used(before).mean())
     most_saved, price = _knapsack_value(items, left + 1.0)  # buffers were rounded up
@@ -77,7 +79,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         bound=max(0.0, min(moved, moved_uncached - most_saved)),
         covers=COVERS,
         binding=_binding(price, step_cost(bands, profile, cluster), left, options),
-        prices=_prices(price, cluster),
+        prices=(Price(resource=fast.name, unit="GB", saves=price * GIGA),),
     )
     origin = {
         "bytes": moved,
@@ -145,7 +147,7 @@ class Item:
             if home.members == "all":
                 beside = at_home.buffer_bytes + at_home.stored_bytes * full
             kept[here] -= beside / at_home.group_devices
-        sync = np.stack([_sync_bytes(terms) for terms in copied])
+        sync = np.stack([(t.sync_bytes + t.sync_id_bytes).sum(axis=0) for t in copied])
         return cls(stats, homes, copies, stops, saved, kept, sync)
 
     @cached_property
@@ -172,10 +174,6 @@ class Item:
                 changes = {"start": max(cached, home.start), "offset": offset}
                 found.append(home.model_copy(update=changes))
         return tuple(found)
-
-
-def _sync_bytes(terms: RowTerms) -> Floats:
-    return np.asarray((terms.sync_bytes + terms.sync_id_bytes).sum(axis=0))
 
 
 def _homes(profile: Profile, cluster: Cluster, options: PlanOptions) -> Bands:
@@ -240,13 +238,6 @@ def _joined(bands: Sequence[Band]) -> list[Band]:
     return found
 
 
-def _usable_bytes(cluster: Cluster, options: PlanOptions) -> int:
-    """Bytes of the fastest memory for each device."""
-    fast = cluster.device.tiers[0]
-    shared = cluster.level_of(fast.shared_by) if fast.shared_by else 0
-    return options.reserved.least_left(fast) // cluster.group_size(shared)
-
-
 def _used(cost: StepCost) -> Ints:
     """Bytes of the fastest memory that each device uses."""
     return (cost.memory.rows + cost.memory.buffers)[: cost.cluster.num_devices, 0]
@@ -278,63 +269,55 @@ def _fill(
     return uncached
 
 
-def _in_order(items: Sequence[Item], by_rank: bool) -> tuple[Ints, Ints, Floats]:
-    """All buckets that save anything, best first: whose they are, which, and bytes per saving.
+class _Buckets(NamedTuple):
+    """Buckets of all tables that save anything, best first."""
 
-    `by_rank`: none before hotter ones of its table.
-    """
-    owner = np.repeat(np.arange(len(items)), [len(item.widths) for item in items])
-    bucket = np.concatenate([np.arange(len(item.widths)) for item in items])
-    ratios = [item.bytes_per_saving for item in items]
-    ratio = np.concatenate([np.maximum.accumulate(r) for r in ratios] if by_rank else ratios)
-    order = np.lexsort((bucket, owner, ratio))
-    order = order[np.isfinite(ratio[order])]
-    return owner[order], bucket[order], ratio[order]
+    owner: Ints  # whose each is
+    widths: Ints
+    saved: Floats  # by a row of it
+    ratio: Floats  # bytes per saving
+    taken: Floats  # rows that fit, not always a whole number of them
 
 
-def _taken(items: Sequence[Item], left: float, by_rank: bool) -> tuple[Ints, Ints, Floats, Floats]:
-    """Rows of each bucket that fit, best buckets first, and not always whole numbers of them.
+def _taken(items: Sequence[Item], left: float, by_rank: bool) -> _Buckets:
+    """What fits into so many bytes; `by_rank`: no bucket before hotter ones of its table.
 
     Buckets that take no memory, or even free some, always fit.
     """
-    owner, bucket, ratio = _in_order(items, by_rank)
-    widths = np.concatenate([item.widths for item in items]).astype(np.float64)
-    kept = np.concatenate([item.kept for item in items])
-    first = np.cumsum([0, *(len(item.widths) for item in items)])[owner]
-    widths, kept = widths[first + bucket], kept[first + bucket]
-    free = np.cumsum(np.where(kept <= 0, kept * widths, 0.0))
-    taken_before = np.cumsum(np.maximum(kept, 0.0) * widths) - np.maximum(kept, 0.0) * widths
-    room = left - (free[-1] if len(free) else 0.0) - taken_before
+    ratios = [item.bytes_per_saving for item in items]
+    ratio = np.concatenate([np.maximum.accumulate(r) for r in ratios] if by_rank else ratios)
+    order = np.argsort(ratio, kind="stable")
+    order = order[np.isfinite(ratio[order])]
+    owner = np.repeat(np.arange(len(items)), [len(item.widths) for item in items])[order]
+    widths, kept, saved = (
+        np.concatenate([getattr(item, name) for item in items])[order]
+        for name in ("widths", "kept", "saved")
+    )
+    paid = np.maximum(kept, 0.0) * widths
+    room = left - np.minimum(kept, 0.0) @ widths - (np.cumsum(paid) - paid)
     with np.errstate(divide="ignore", invalid="ignore"):
         rows = np.where(kept > 0, np.clip(room / kept, 0.0, widths), widths)
-    return owner, bucket, rows, ratio
+    return _Buckets(owner, widths, saved, ratio[order], rows)
 
 
 def _cached_rows(items: Sequence[Item], left: float) -> list[int]:
     """How many of each table's hottest rows fit into so many bytes of every device."""
-    owner, _, rows, _ = _taken(items, left, by_rank=True)
-    cached = np.bincount(owner, rows + 1e-9, len(items)) if len(owner) else np.zeros(len(items))
-    return [int(rows) for rows in cached]
+    found = _taken(items, left, by_rank=True)
+    return [int(rows) for rows in np.bincount(found.owner, found.taken + 1e-9, len(items))]
 
 
 def _knapsack_value(items: Sequence[Item], left: float) -> tuple[float, float]:
     """The most that a cache of so many bytes can save, and what one more byte would save."""
-    owner, bucket, rows, ratio = _taken(items, left, by_rank=False)
-    saved = sum(float(items[o].saved[b]) * r for o, b, r in zip(owner, bucket, rows, strict=True))
-    widths = np.array([items[o].widths[b] for o, b in zip(owner, bucket, strict=True)])
-    partial = np.flatnonzero(rows < widths)
-    return saved, float(1 / ratio[partial[0]]) if len(partial) else 0.0
+    found = _taken(items, left, by_rank=False)
+    partial = np.flatnonzero(found.taken < found.widths)
+    price = float(1 / found.ratio[partial[0]]) if len(partial) else 0.0
+    return sum((found.saved * found.taken).tolist()), price
 
 
 def _plain_bytes(homes: Bands, profile: Profile, cluster: Cluster) -> float:
     single = {"coalesced": False}
     plain = {n: tuple(b.model_copy(update=single) for b in bands) for n, bands in homes.items()}
     return objective("sca", plain, profile, cluster, options=FORWARD)
-
-
-def _prices(price: float, cluster: Cluster) -> tuple[Price, ...]:
-    """What one more GB of fast memory on every device saves, in bytes a step."""
-    return (Price(resource=cluster.device.tiers[0].name, unit="GB", saves=price * GIGA),)
 
 
 def _binding(price: float, cost: StepCost, left: float, options: PlanOptions) -> str:

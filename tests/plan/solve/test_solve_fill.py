@@ -40,8 +40,7 @@ def test_one_device_takes_what_sorting_its_rows_says(seed: int) -> None:
     random = np.random.default_rng(seed)
     heat = random_heat(random, items=int(random.integers(1, 6)))
     machine = random_machine(random, heat, 1, tiers=int(random.integers(2, 5)))
-    nothing = np.zeros(heat.items, dtype=np.int64)
-    found = least_time(heat, _items(heat.items), nothing, machine.sizes, machine.costs)
+    found = least_time(heat, _items(heat.items), machine.sizes, machine.costs)
     assert found == pytest.approx(plain_least_time(heat, list(range(heat.items)), machine))
 
 
@@ -50,13 +49,13 @@ def test_whole_rows_fill_every_memory_hottest_first_and_none_too_full(seed: int)
     random = np.random.default_rng(seed)
     heat = random_heat(random, items=int(random.integers(1, 6)))
     machine = random_machine(random, heat, 1, tiers=3)
-    items, nothing = _items(heat.items), np.zeros(heat.items, dtype=np.int64)
+    items = _items(heat.items)
     cuts = np.zeros((3, heat.items), dtype=np.int64)
     assert fill_tiers(heat, items, machine.sizes, cuts) == 0
     held = np.diff(cuts, axis=0, prepend=0) @ heat.row_bytes
     assert (held <= machine.sizes).all()
     assert (cuts[-1] == heat.rows).all()
-    least = least_time(heat, items, nothing, machine.sizes, machine.costs)
+    least = least_time(heat, items, machine.sizes, machine.costs)
     found = time_of_cuts(heat, items, machine.costs, cuts)
     assert found >= least * (1 - 1e-12)
     # A row that did not fit is hotter than anything in slower memory by less than its own room.
@@ -68,7 +67,7 @@ def test_whole_rows_fill_every_memory_hottest_first_and_none_too_full(seed: int)
 def test_the_most_that_memory_can_serve_is_what_the_hottest_bytes_are_read() -> None:
     random = np.random.default_rng(5)
     heat = random_heat(random, items=4)
-    items, nothing = _items(4), np.zeros(4, dtype=np.int64)
+    items = _items(4)
     rows = sorted(rows_of(heat, [0, 1, 2, 3]), reverse=True)
     total = sum(size for _, size in rows)
     for room in (0, total // 7, total // 2, total, 2 * total):
@@ -76,7 +75,7 @@ def test_the_most_that_memory_can_serve_is_what_the_hottest_bytes_are_read() -> 
         for density, size in rows:
             served += density * min(size, left)
             left -= min(size, left)
-        found, price = best_read(heat, items, nothing, room, NO_LIMIT)
+        found, price = best_read(heat, items, room, NO_LIMIT)
         assert found == pytest.approx(served)
         assert price >= 0
 

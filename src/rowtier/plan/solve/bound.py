@@ -30,13 +30,12 @@ class Bound(NamedTuple):
 def pool_bound(heat: Heat, machine: Machine, *, whole: bool) -> Bound:
     """The mean over devices if their memories were one; a `whole` item has one device's."""
     items = np.arange(heat.items, dtype=np.int64)
-    nothing = np.zeros(heat.items, dtype=np.int64)
     total = float(heat.read[heat.first[1:] - 1].sum())
     seconds = total * float(machine.costs[-1])
     for tier in range(len(machine.sizes) - 1):
         room = machine.devices * int(machine.sizes[: tier + 1].sum())
         most = int(machine.largest[: tier + 1].sum()) if whole else NO_LIMIT
-        read, _ = best_read(heat, items, nothing, room, most)
+        read, _ = best_read(heat, items, room, most)
         seconds -= float(machine.costs[tier + 1] - machine.costs[tier]) * min(read, total)
     return Bound(seconds / machine.devices * SAFETY, "pool")
 
@@ -84,13 +83,12 @@ def alone_times(heat: Heat, sizes: Ints, costs: Floats) -> Floats:
 
 @compiled
 def _least_pair(heat: Heat, items: Ints, sizes: Ints, costs: Floats) -> tuple[float, int, int]:
-    nothing = np.zeros(len(heat.rows), dtype=np.int64)
     pair = np.empty(2, dtype=np.int64)
     least, first, second = np.inf, 0, 0
     for a in range(len(items)):
         for b in range(a):
             pair[0], pair[1] = items[b], items[a]
-            seconds = least_time(heat, pair, nothing, sizes, costs)
+            seconds = least_time(heat, pair, sizes, costs)
             if seconds < least:
                 least, first, second = seconds, items[b], items[a]
     return least, first, second

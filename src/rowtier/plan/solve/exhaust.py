@@ -39,7 +39,6 @@ def _try_all(
 ) -> tuple[Ints, float, float, bool]:
     """Depth first. Devices are alike, so one is opened only when all before it are in use."""
     count, room, least = len(order), sizes.sum(), np.inf
-    nothing = np.zeros(count, dtype=np.int64)
     held = heat.rows * heat.row_bytes
     best = np.empty(0, dtype=np.int64)
     owner = np.full(count, -1, dtype=np.int64)
@@ -70,7 +69,7 @@ def _try_all(
         nodes -= 1
         if nodes < 0:
             return best, longest, least, False
-        time = least_time(heat, np.flatnonzero(owner == device), nothing, sizes, costs)
+        time = least_time(heat, np.flatnonzero(owner == device), sizes, costs)
         if time < longest * (1 - 1e-12):
             times[depth + 1] = times[depth]
             times[depth + 1, device] = time

@@ -59,12 +59,12 @@ def saving(heat: Heat, item: int, price: float, most: int) -> float:
 
 
 @compiled
-def best_read(heat: Heat, items: Ints, nothing: Ints, room: int, most: int) -> tuple[float, float]:
+def best_read(heat: Heat, items: Ints, room: int, most: int) -> tuple[float, float]:
     """The most bytes read per step that `room` bytes can serve, and the price at which.
 
     It is the value of the dual, so an inexact price makes it larger, never smaller.
-    `nothing` is a zero per item.
     """
+    nothing = np.zeros(len(heat.rows), dtype=np.int64)
     price = max(0.0, water_level(heat, items, nothing, room, most))
     total = price * room
     for item in items:
@@ -129,7 +129,7 @@ def time_of_cuts(heat: Heat, items: Ints, costs: Floats, cuts: Ints) -> float:
 
 
 @compiled
-def least_time(heat: Heat, items: Ints, nothing: Ints, sizes: Ints, costs: Floats) -> float:
+def least_time(heat: Heat, items: Ints, sizes: Ints, costs: Floats) -> float:
     """The least seconds per step for items on one device, if rows could be cut anywhere."""
     total = 0.0
     for item in items:
@@ -137,7 +137,7 @@ def least_time(heat: Heat, items: Ints, nothing: Ints, sizes: Ints, costs: Float
     time, room = total * costs[-1], 0
     for tier in range(len(sizes) - 1):
         room += sizes[tier]
-        read, _ = best_read(heat, items, nothing, room, NO_LIMIT)
+        read, _ = best_read(heat, items, room, NO_LIMIT)
         time -= (costs[tier + 1] - costs[tier]) * min(read, total)
     return float(time)
 
@@ -162,9 +162,8 @@ def fill_devices(
 @compiled
 def prices_of(heat: Heat, items: Ints, sizes: Ints) -> Floats:
     """The price of a byte before each boundary between two memories of one device."""
-    nothing = np.zeros(len(heat.rows), dtype=np.int64)
     prices, room = np.zeros(len(sizes) - 1), 0
     for tier in range(len(sizes) - 1):
         room += sizes[tier]
-        prices[tier] = best_read(heat, items, nothing, room, NO_LIMIT)[1]
+        prices[tier] = best_read(heat, items, room, NO_LIMIT)[1]
     return prices

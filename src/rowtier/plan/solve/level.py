@@ -102,8 +102,7 @@ class Levelling:
         )
 
     def _give_coldest(self, piece: int, tier: int, to: int, surplus: int, room: int) -> None:
-        item, ways, _ = self._piece(piece)
-        row_bytes = int(self.heat.row_bytes[item])
+        item, ways, _, row_bytes = self._piece(piece)
         rows = min(-(-surplus // row_bytes), room // row_bytes)
         end = int(self._end[piece, tier])
         start = max(int(self._begin[piece, tier]), end - rows * ways)
@@ -130,7 +129,7 @@ class Levelling:
                         self._give_worth(piece, tier, receiver, amount)
 
     def _give_worth(self, piece: int, tier: int, to: int, seconds: float) -> None:
-        item, ways, residue = self._piece(piece)
+        item, ways, residue, row_bytes = self._piece(piece)
         begin, end = int(self._begin[piece, tier]), int(self._end[piece, tier])
         if begin == end:
             return
@@ -138,7 +137,6 @@ class Levelling:
         start, stop = run_worth(self.heat, item, ways, residue, begin, end, read)
         if start == stop or not self._may_take(to, item, start, stop):
             return
-        row_bytes = int(self.heat.row_bytes[item])
         moved = rows_between(ways, residue, start, stop) * row_bytes
         giver, room = int(self.layout.owner[piece]), max(0, -self._surplus(to, tier))
         if moved > room and not self._make_room(to, tier, moved, giver):
@@ -152,8 +150,7 @@ class Levelling:
         short = moved + self._surplus(device, tier)
         spare = moved - self._surplus(giver, tier)
         for piece in self._givers(device, tier):
-            item, ways, _ = self._piece(piece)
-            row_bytes = int(self.heat.row_bytes[item])
+            item, ways, _, row_bytes = self._piece(piece)
             rows, end = -(-short // row_bytes), int(self._end[piece, tier])
             start = end - rows * ways
             fits = rows * row_bytes <= spare and start >= self._begin[piece, tier]
@@ -162,15 +159,17 @@ class Levelling:
                 return True
         return False
 
-    def _piece(self, piece: int) -> tuple[int, int, int]:
+    def _piece(self, piece: int) -> tuple[int, int, int, int]:
+        """The item that a piece is of, its ways and residue, and bytes of a row."""
         pieces = self.layout.pieces
         item = int(pieces.item[piece])
-        return item, int(pieces.ways[item]), int(pieces.residue[piece])
+        row_bytes = int(self.heat.row_bytes[item])
+        return item, int(pieces.ways[item]), int(pieces.residue[piece]), row_bytes
 
     def _give(self, piece: int, tier: int, start: int, stop: int, to: int) -> None:
-        item, ways, residue = self._piece(piece)
+        item, ways, residue, row_bytes = self._piece(piece)
         giver = int(self.layout.owner[piece])
-        moved = rows_between(ways, residue, start, stop) * int(self.heat.row_bytes[item])
+        moved = rows_between(ways, residue, start, stop) * row_bytes
         read = read_between(self.heat, item, ways, residue, start, stop)
         for device, sign in ((giver, -1), (to, 1)):
             self.used[device, tier] += sign * moved

@@ -31,6 +31,11 @@ def pieces_of(ways: Ints) -> Pieces:
     return Pieces(ways, item, np.arange(len(item), dtype=np.int64) - first[item])
 
 
+def whole_pieces(heat: Heat) -> Pieces:
+    """Every item as one piece."""
+    return pieces_of(np.ones(heat.items, dtype=np.int64))
+
+
 @compiled
 def rows_between(ways: int, residue: int, start: int, stop: int) -> int:
     """How many ranks from `start` to `stop` a piece holds."""
@@ -97,8 +102,12 @@ def needs_of(heat: Heat, pieces: Pieces, cuts: Ints, costs: Floats) -> tuple[Flo
     return seconds, held
 
 
-def shares_of(seconds: Floats, held: Ints, machine: Machine, device_seconds: float) -> Floats:
-    """What share of a device's seconds and of each of its memories pieces take."""
+def shares_of(
+    heat: Heat, pieces: Pieces, machine: Machine, cuts: Ints, device_seconds: float
+) -> tuple[Floats, Ints]:
+    """What share of a device's seconds and of each of its memories pieces take, and their bytes."""
+    seconds, held = needs_of(heat, pieces, cuts, machine.costs)
     full = np.concatenate(([device_seconds], machine.sizes.astype(np.float64)))
     needs = np.column_stack((seconds, held.astype(np.float64)))
-    return np.divide(needs, full, out=np.zeros_like(needs), where=full > 0)
+    shares = np.divide(needs, full, out=np.zeros_like(needs), where=full > 0)
+    return shares, held.sum(axis=1)

@@ -8,11 +8,11 @@ import numpy as np
 
 from rowtier.plan.solve.bound import Bound
 from rowtier.plan.solve.fill import NO_LIMIT, fill_tiers
-from rowtier.plan.solve.heat import Floats, Heat, Ints
+from rowtier.plan.solve.heat import Heat, Ints
 from rowtier.plan.solve.layout import Layout, Solution
 from rowtier.plan.solve.level import Levelling
 from rowtier.plan.solve.machine import Machine
-from rowtier.plan.solve.pieces import Pieces, needs_of, pieces_of, shares_of
+from rowtier.plan.solve.pieces import Pieces, pieces_of, shares_of, whole_pieces
 from rowtier.plan.solve.place import place
 
 # An item that takes more than this share of a device, in anything, is dealt out. Where that
@@ -29,7 +29,7 @@ def solve_split(heat: Heat, machine: Machine, bound: Bound, tolerance: float) ->
     best: Solution | None = None
     for share in SHARES:
         pieces = _pieces(heat, machine, cuts, bound.seconds, share)
-        needs, held = _needs(heat, pieces, machine, cuts, bound.seconds)
+        needs, held = shares_of(heat, pieces, machine, cuts, bound.seconds)
         owner = place(needs, pieces.item, held, machine.devices, NO_LIMIT)
         assert owner is not None
         for layout in _levelled(heat, machine, Layout(pieces, cuts, owner), bound, tolerance):
@@ -73,17 +73,8 @@ def _pool_cuts(heat: Heat, machine: Machine) -> Ints:
 
 def _pieces(heat: Heat, machine: Machine, cuts: Ints, seconds: float, most: float) -> Pieces:
     """Deal out every item that would take too much of a device."""
-    whole = pieces_of(np.ones(heat.items, dtype=np.int64))
-    needs, _ = _needs(heat, whole, machine, cuts, seconds)
+    needs, _ = shares_of(heat, whole_pieces(heat), machine, cuts, seconds)
     share = needs.max(axis=1)
     ways = np.where(share > most, np.ceil(share / most), 1)
     possible = np.minimum(heat.rows, machine.devices)
     return pieces_of(np.minimum(ways, possible).astype(np.int64))
-
-
-def _needs(
-    heat: Heat, pieces: Pieces, machine: Machine, cuts: Ints, seconds: float
-) -> tuple[Floats, Ints]:
-    """The shares that pieces take of a device's seconds and memories, and their bytes."""
-    times, held = needs_of(heat, pieces, cuts, machine.costs)
-    return shares_of(times, held, machine, seconds), held.sum(axis=1)

@@ -116,11 +116,7 @@ class _Spread:
     """Tables that are being spread, and the room that is left."""
 
     def __init__(
-        self,
-        profile: Profile,
-        cluster: Cluster,
-        options: PlanOptions,
-        homes: Mapping[str, Band],
+        self, profile: Profile, cluster: Cluster, options: PlanOptions, homes: Mapping[str, Band]
     ):
         self.profile, self.cluster, self.homes = profile, cluster, homes
         self.room = Room(cluster, options.reserved)
@@ -170,13 +166,11 @@ class _Spread:
         group = self.cluster.members(len(self.cluster.levels))
         for server in self.cluster.servers:
             members = self.cluster.server_members(server)
-            yield (
-                members,
-                {
-                    tier.name: min(self.room.free_bytes(group[m], tier.name) for m in members)
-                    for tier in server.tiers
-                },
-            )
+            sizes = {
+                tier.name: min(self.room.free_bytes(group[m], tier.name) for m in members)
+                for tier in server.tiers
+            }
+            yield members, sizes
 
     def _only_needed(self, tables: Sequence[TableStats], sizes: Sizes) -> dict[str, int]:
         """Of each tier of devices what servers and slower tiers have no room for.

@@ -11,7 +11,7 @@ from rowtier.plan.solve.fill import best_read, fill_devices, fill_tiers, prices_
 from rowtier.plan.solve.heat import Floats, Heat, Ints
 from rowtier.plan.solve.layout import Layout, Solution
 from rowtier.plan.solve.machine import Machine
-from rowtier.plan.solve.pieces import needs_of, pieces_of, shares_of
+from rowtier.plan.solve.pieces import shares_of, whole_pieces
 from rowtier.plan.solve.place import place
 
 _FEW = 12  # items up to which every placement is tried
@@ -63,7 +63,7 @@ class _Search:
         self.seconds = np.inf
         self.done = False
         self._prices = first_prices(heat, machine)
-        self._held, self._needs = _needs(heat, machine, self.bound.seconds)
+        self._needs, self._held = _needs(heat, machine, self.bound.seconds)
         # At each boundary between memories less than a row may stay free.
         lost = (len(machine.sizes) - 1) * (int(heat.row_bytes.max()) - 1)
         self._room = int(machine.sizes.sum()) - lost
@@ -139,28 +139,25 @@ class _Search:
             return None
         heat, machine, owner = self.heat, self.machine, self.owner
         _, cuts = fill_devices(heat, owner, machine.sizes, machine.costs, machine.devices)
-        layout = Layout(pieces_of(np.ones(heat.items, dtype=np.int64)), cuts, owner)
-        return Solution(layout, self.seconds, self.bound)
+        return Solution(Layout(whole_pieces(heat), cuts, owner), self.seconds, self.bound)
 
 
 def first_prices(heat: Heat, machine: Machine) -> Floats:
     """Prices around that of a byte if all memories were one; a row per boundary."""
     items = np.arange(heat.items, dtype=np.int64)
-    nothing = np.zeros(heat.items, dtype=np.int64)
     rows = []
     for tier in range(len(machine.sizes) - 1):
         size = int(machine.sizes[: tier + 1].sum())
-        _, price = best_read(heat, items, nothing, machine.devices * size, size)
+        _, price = best_read(heat, items, machine.devices * size, size)
         if not price:  # all that is read fits if it is well divided
-            _, price = best_read(heat, items, nothing, machine.devices * size // 2, size)
+            _, price = best_read(heat, items, machine.devices * size // 2, size)
         rows.append((price or 1.0) * _MULTIPLES)
     return np.array(rows)
 
 
-def _needs(heat: Heat, machine: Machine, seconds: float) -> tuple[Ints, Floats]:
-    """Bytes of every item, and the shares it takes of a device's seconds and memories."""
+def _needs(heat: Heat, machine: Machine, seconds: float) -> tuple[Floats, Ints]:
+    """The shares that items take of a device's seconds and memories, and their bytes."""
     cuts = np.zeros((len(machine.sizes), heat.items), dtype=np.int64)
     items = np.arange(heat.items, dtype=np.int64)
     fill_tiers(heat, items, machine.sizes * machine.devices, cuts)
-    times, held = needs_of(heat, pieces_of(np.ones_like(items)), cuts, machine.costs)
-    return held.sum(axis=1), shares_of(times, held, machine, seconds)
+    return shares_of(heat, whole_pieces(heat), machine, cuts, seconds)
