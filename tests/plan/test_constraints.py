@@ -26,7 +26,7 @@ from rowtier import (
 from rowtier.cluster import Server, Tier
 from rowtier.cost.memory import used_bytes
 from rowtier.cost.step import step_cost
-from rowtier.plan.solve.pack import packed
+from rowtier.plan.pack import packed
 from rowtier.plan.verify import verify
 
 

@@ -29,7 +29,7 @@ from rowtier import (
     make_plan,
 )
 from rowtier.cost.memory import used_bytes
-from rowtier.plan.recshard import Problem, recshard_time_s
+from rowtier.plan.recshard.make import Problem, recshard_time_s
 from rowtier.plan.verify import Verdict, verify
 from rowtier.profile.curve import MAX_BUCKETS
 from rowtier.synth.rm import rm_profile

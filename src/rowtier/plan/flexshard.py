@@ -11,7 +11,7 @@ buffers included: copies are paid for by the buffers that they make superfluous.
 capacity besides; where that binds, λ below is a price for bytes of rows alone. Remap tables belong
 to host memory. Links do not ask which tier a row comes from, so cuts are made first, and then each
 band is cut again where a tier is full: the rows and copies that are read most per stored byte lie
-in the fastest (`solve/tiers.py`).
+in the fastest (`tiers.py`).
 
 Link time and memory of the cuts c1 ≤ c2 are each f(c1) + g(c2), so at one price λ for a byte the
 best cuts of a table are exact, by running minima over bucket edges; λ is bisected until all
@@ -42,7 +42,7 @@ from rowtier.plan import row_wise
 from rowtier.plan.binding import FULL, rules
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
-from rowtier.plan.solve.tiers import Run, Sizes, cut_by_tiers, device_sizes
+from rowtier.plan.tiers import Run, Sizes, cut_by_tiers, device_sizes
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.units import show_bytes

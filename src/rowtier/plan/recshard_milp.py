@@ -23,11 +23,11 @@ from rowtier.cluster import Cluster
 from rowtier.errors import UserError
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
-from rowtier.plan.recshard import Problem
-from rowtier.plan.solve.bound import Bound, apart_bound, whole_bound
-from rowtier.plan.solve.layout import Layout
-from rowtier.plan.solve.pieces import whole_pieces
-from rowtier.plan.solve.whole import first_prices
+from rowtier.plan.recshard.bound import Bound, apart_bound, whole_bound
+from rowtier.plan.recshard.layout import Layout
+from rowtier.plan.recshard.make import Problem
+from rowtier.plan.recshard.pieces import whole_pieces
+from rowtier.plan.recshard.whole import first_prices
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 

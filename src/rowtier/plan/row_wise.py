@@ -10,7 +10,7 @@ from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
-from rowtier.plan.solve.tiers import spread
+from rowtier.plan.tiers import spread
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table
 

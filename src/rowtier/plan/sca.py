@@ -21,7 +21,7 @@ Homes are on the servers where there are any with room, else on all devices, in 
 memory with room; the hottest rows are nearer if they must. The cache gets what is left of the
 fastest: rows, optimizer state, gradients that wait for sync and exchange buffers are counted. What
 rows may use of fast memory besides goes to the hottest that devices are home to
-(`solve/tiers.py`), which changes no byte on a link. Remap tables belong to host memory, which is
+(`tiers.py`), which changes no byte on a link. Remap tables belong to host memory, which is
 not limited here.
 """
 
@@ -47,7 +47,7 @@ from rowtier.cost.views import objective
 from rowtier.plan.binding import binding
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
-from rowtier.plan.solve.tiers import Run, cut_by_tiers, device_sizes, spread
+from rowtier.plan.tiers import Run, cut_by_tiers, device_sizes, spread
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 

@@ -42,8 +42,8 @@ from rowtier.plan.joint.problem import sums_of_devices
 from rowtier.plan.joint.search import MOST_LOADS, Search
 from rowtier.plan.joint.space import MOST_TABLES
 from rowtier.plan.options import PlanOptions
+from rowtier.plan.pack import packed
 from rowtier.plan.plan import Plan
-from rowtier.plan.solve.pack import packed
 from rowtier.plan.watch import ALONE, Watch
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats

@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rowtier.plan.solve.bound import Bound
-from rowtier.plan.solve.fill import NO_LIMIT, fill_tiers
-from rowtier.plan.solve.heat import Heat, Ints
-from rowtier.plan.solve.layout import Layout, Solution
-from rowtier.plan.solve.level import Levelling
-from rowtier.plan.solve.machine import Machine
-from rowtier.plan.solve.pieces import Pieces, pieces_of, shares_of, whole_pieces
-from rowtier.plan.solve.place import place
+from rowtier.plan.recshard.bound import Bound
+from rowtier.plan.recshard.fill import NO_LIMIT, fill_tiers
+from rowtier.plan.recshard.heat import Heat, Ints
+from rowtier.plan.recshard.layout import Layout, Solution
+from rowtier.plan.recshard.level import Levelling
+from rowtier.plan.recshard.machine import Machine
+from rowtier.plan.recshard.pieces import Pieces, pieces_of, shares_of, whole_pieces
+from rowtier.plan.recshard.place import place
 
 # An item that takes more than this share of a device, in anything, is dealt out. Where that
 # leaves devices uneven (few large items, many devices), finer shares are tried.

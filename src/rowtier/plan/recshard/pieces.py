@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.solve._jit import compiled
-from rowtier.plan.solve.heat import Floats, Heat, Ints, bucket_of
-from rowtier.plan.solve.machine import Machine
+from rowtier.plan.recshard._jit import compiled
+from rowtier.plan.recshard.heat import Floats, Heat, Ints, bucket_of
+from rowtier.plan.recshard.machine import Machine
 
 
 class Pieces(NamedTuple):

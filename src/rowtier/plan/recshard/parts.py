@@ -12,9 +12,9 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
-from rowtier.plan.solve.heat import Item
-from rowtier.plan.solve.layout import Layout, Slice
-from rowtier.plan.solve.machine import tiers_by_speed
+from rowtier.plan.recshard.heat import Item
+from rowtier.plan.recshard.layout import Layout, Slice
+from rowtier.plan.recshard.machine import tiers_by_speed
 from rowtier.profile.profile import Profile, TableStats
 
 _COLUMNS = 8  # a row is cut into multiples of this many columns

@@ -12,10 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.plan.solve._jit import compiled
-from rowtier.plan.solve.fill import NO_LIMIT, saving
-from rowtier.plan.solve.heat import Floats, Heat, Ints
-from rowtier.plan.solve.machine import Machine
+from rowtier.plan.recshard._jit import compiled
+from rowtier.plan.recshard.fill import NO_LIMIT, saving
+from rowtier.plan.recshard.heat import Floats, Heat, Ints
+from rowtier.plan.recshard.machine import Machine
 
 _GAIN = 1e-7  # a step must lower the longest time by this share
 _FLOOD = 3e-3  # how far above the longest time the limit of the great deluge begins

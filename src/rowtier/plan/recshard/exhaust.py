@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.solve._jit import compiled
-from rowtier.plan.solve.fill import fill_devices, least_time
-from rowtier.plan.solve.heat import Floats, Heat, Ints
-from rowtier.plan.solve.machine import Machine
+from rowtier.plan.recshard._jit import compiled
+from rowtier.plan.recshard.fill import fill_devices, least_time
+from rowtier.plan.recshard.heat import Floats, Heat, Ints
+from rowtier.plan.recshard.machine import Machine
 
 _NODES = 20_000
 

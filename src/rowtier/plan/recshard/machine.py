@@ -8,7 +8,7 @@ import numpy as np
 
 from rowtier.cluster import Cluster, Tier
 from rowtier.cost.memory import Reserve
-from rowtier.plan.solve.heat import Floats, Ints
+from rowtier.plan.recshard.heat import Floats, Ints
 
 
 class Machine(NamedTuple):

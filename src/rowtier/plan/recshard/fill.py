@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rowtier.plan.solve._jit import compiled
-from rowtier.plan.solve.heat import Floats, Heat, Ints, bucket_of, read_until, rows_hotter
+from rowtier.plan.recshard._jit import compiled
+from rowtier.plan.recshard.heat import Floats, Heat, Ints, bucket_of, read_until, rows_hotter
 
 NO_LIMIT = 2**62
 

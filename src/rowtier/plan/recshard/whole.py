@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from rowtier.plan.solve.balance import balance_of, drown, improve
-from rowtier.plan.solve.bound import SAFETY, Bound, alone_times, apart_bound, whole_bound
-from rowtier.plan.solve.exhaust import try_all
-from rowtier.plan.solve.fill import best_read, fill_devices, fill_tiers, prices_of
-from rowtier.plan.solve.heat import Floats, Heat, Ints
-from rowtier.plan.solve.layout import Layout, Solution
-from rowtier.plan.solve.machine import Machine
-from rowtier.plan.solve.pieces import shares_of, whole_pieces
-from rowtier.plan.solve.place import place
+from rowtier.plan.recshard.balance import balance_of, drown, improve
+from rowtier.plan.recshard.bound import SAFETY, Bound, alone_times, apart_bound, whole_bound
+from rowtier.plan.recshard.exhaust import try_all
+from rowtier.plan.recshard.fill import best_read, fill_devices, fill_tiers, prices_of
+from rowtier.plan.recshard.heat import Floats, Heat, Ints
+from rowtier.plan.recshard.layout import Layout, Solution
+from rowtier.plan.recshard.machine import Machine
+from rowtier.plan.recshard.pieces import shares_of, whole_pieces
+from rowtier.plan.recshard.place import place
 
 _FEW = 12  # items up to which every placement is tried
 _STARTS = 20_000  # greedy starts times items; at least 2 starts, at most 48

@@ -11,11 +11,11 @@ from collections import defaultdict
 
 import numpy as np
 
-from rowtier.plan.solve.fill import fill_tiers, time_of_cuts
-from rowtier.plan.solve.heat import Heat, Ints
-from rowtier.plan.solve.layout import Layout, Slice
-from rowtier.plan.solve.machine import Machine
-from rowtier.plan.solve.pieces import needs_of, read_between, rows_between, run_worth
+from rowtier.plan.recshard.fill import fill_tiers, time_of_cuts
+from rowtier.plan.recshard.heat import Heat, Ints
+from rowtier.plan.recshard.layout import Layout, Slice
+from rowtier.plan.recshard.machine import Machine
+from rowtier.plan.recshard.pieces import needs_of, read_between, rows_between, run_worth
 
 _RECEIVERS = 8  # devices that are asked to take a run
 _ENOUGH = 1e-7  # of the limit: devices that exceed it by less are left alone

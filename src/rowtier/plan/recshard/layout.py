@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rowtier.plan.solve.bound import Bound
-from rowtier.plan.solve.heat import Ints
-from rowtier.plan.solve.pieces import Pieces
+from rowtier.plan.recshard.bound import Bound
+from rowtier.plan.recshard.heat import Ints
+from rowtier.plan.recshard.pieces import Pieces
 
 
 class Slice(NamedTuple):

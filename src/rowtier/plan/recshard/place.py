@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from rowtier.plan.solve._jit import compiled
-from rowtier.plan.solve.heat import Floats, Ints
+from rowtier.plan.recshard._jit import compiled
+from rowtier.plan.recshard.heat import Floats, Ints
 
 
 def place(

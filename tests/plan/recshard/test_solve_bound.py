@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from solve_cases import best_of_all, random_heat, random_machine
 
-from rowtier.plan.solve.bound import apart_bound, pool_bound, whole_bound
-from rowtier.plan.solve.exhaust import try_all
-from rowtier.plan.solve.whole import first_prices, solve_whole
+from rowtier.plan.recshard.bound import apart_bound, pool_bound, whole_bound
+from rowtier.plan.recshard.exhaust import try_all
+from rowtier.plan.recshard.whole import first_prices, solve_whole
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -6,8 +6,8 @@ import itertools
 
 import numpy as np
 
-from rowtier.plan.solve.heat import Heat, Item, heat_of
-from rowtier.plan.solve.machine import Machine
+from rowtier.plan.recshard.heat import Heat, Item, heat_of
+from rowtier.plan.recshard.machine import Machine
 
 
 def random_heat(random: np.random.Generator, items: int, rows: int = 60) -> Heat:

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rowtier.plan.solve._jit import compiled
-from rowtier.plan.solve.balance import item_vectors, memory_worth
-from rowtier.plan.solve.fill import NO_LIMIT, best_read, least_time
-from rowtier.plan.solve.heat import Floats, Heat, Ints, read_until
-from rowtier.plan.solve.machine import Machine
+from rowtier.plan.recshard._jit import compiled
+from rowtier.plan.recshard.balance import item_vectors, memory_worth
+from rowtier.plan.recshard.fill import NO_LIMIT, best_read, least_time
+from rowtier.plan.recshard.heat import Floats, Heat, Ints, read_until
+from rowtier.plan.recshard.machine import Machine
 
 SAFETY = 1 - 1e-9  # rounding errors must not lift a bound above the truth
 _NOISE = 1e-9  # what sums of equal things may differ by

@@ -5,12 +5,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from rowtier.plan.solve.bound import pool_bound
-from rowtier.plan.solve.heat import Heat, Item, heat_of
-from rowtier.plan.solve.layout import Layout
-from rowtier.plan.solve.machine import Machine
-from rowtier.plan.solve.pieces import read_between, rows_between
-from rowtier.plan.solve.split import solve_split
+from rowtier.plan.recshard.bound import pool_bound
+from rowtier.plan.recshard.heat import Heat, Item, heat_of
+from rowtier.plan.recshard.layout import Layout
+from rowtier.plan.recshard.machine import Machine
+from rowtier.plan.recshard.pieces import read_between, rows_between
+from rowtier.plan.recshard.split import solve_split
 
 
 def _skewed(random: np.random.Generator, items: int) -> Heat:

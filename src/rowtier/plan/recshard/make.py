@@ -28,13 +28,13 @@ from rowtier.errors import InfeasibleError
 from rowtier.plan.binding import binding
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
-from rowtier.plan.solve.bound import Bound, pool_bound, whole_bound
-from rowtier.plan.solve.heat import Heat, heat_of
-from rowtier.plan.solve.layout import Layout, Solution
-from rowtier.plan.solve.machine import Machine, machine_of, tiers_by_speed
-from rowtier.plan.solve.parts import Part, bands_of, heavy_rows_cut, item_of, whole_tables
-from rowtier.plan.solve.split import solve_split
-from rowtier.plan.solve.whole import solve_whole
+from rowtier.plan.recshard.bound import Bound, pool_bound, whole_bound
+from rowtier.plan.recshard.heat import Heat, heat_of
+from rowtier.plan.recshard.layout import Layout, Solution
+from rowtier.plan.recshard.machine import Machine, machine_of, tiers_by_speed
+from rowtier.plan.recshard.parts import Part, bands_of, heavy_rows_cut, item_of, whole_tables
+from rowtier.plan.recshard.split import solve_split
+from rowtier.plan.recshard.whole import solve_whole
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
 from rowtier.units import show_bytes

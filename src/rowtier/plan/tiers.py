@@ -20,9 +20,9 @@ from rowtier.cost.touch import table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan.infeasible import why_infeasible
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.solve.fill import fill_tiers
-from rowtier.plan.solve.heat import Item, heat_of
-from rowtier.plan.solve.pack import packed
+from rowtier.plan.pack import packed
+from rowtier.plan.recshard.fill import fill_tiers
+from rowtier.plan.recshard.heat import Item, heat_of
 from rowtier.profile.profile import Profile, TableStats
 
 

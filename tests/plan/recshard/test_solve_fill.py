@@ -5,7 +5,7 @@ import pytest
 from solve_cases import least_time as plain_least_time
 from solve_cases import random_heat, random_machine, rows_of
 
-from rowtier.plan.solve.fill import (
+from rowtier.plan.recshard.fill import (
     NO_LIMIT,
     best_read,
     fill,
@@ -13,7 +13,7 @@ from rowtier.plan.solve.fill import (
     least_time,
     time_of_cuts,
 )
-from rowtier.plan.solve.heat import Item, heat_of, read_until, rows_hotter
+from rowtier.plan.recshard.heat import Item, heat_of, read_until, rows_hotter
 
 
 def _items(count: int) -> np.ndarray:

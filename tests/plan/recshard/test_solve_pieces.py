@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from solve_cases import random_heat
 
-from rowtier.plan.solve.pieces import (
+from rowtier.plan.recshard.pieces import (
     needs_of,
     pieces_of,
     read_between,
     rows_between,
     run_worth,
 )
-from rowtier.plan.solve.place import place
+from rowtier.plan.recshard.place import place
 
 
 def _rates(heat, item: int) -> np.ndarray:

@@ -22,6 +22,9 @@ until devices are even: what is left of the gap is rounding. Whole items (`whole
 greedy starts, best moves and swaps of vectors, exact filling, whose prices join the
 grid; a great deluge at last; few items are tried in all ways (`exhaust`).
 
-`parts` turns tables into items and what was found into bands. `homes`, `menu`, `prices` and `pack`
-serve `joint`; `tiers` serves the methods that spread rows over all devices.
+`make` is the method; `parts` turns tables into items and what was found into bands.
 """
+
+from rowtier.plan.recshard.make import plan
+
+__all__ = ["plan"]

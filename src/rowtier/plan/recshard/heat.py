@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.plan.solve._jit import compiled
+from rowtier.plan.recshard._jit import compiled
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
