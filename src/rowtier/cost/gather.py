@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rowtier.profile.curve import Floats, Ints
@@ -19,15 +21,26 @@ class Gather:
         self._where: list[Ints] = []
         self._whose: list[int] = []
         self._waiting = 0
+        self.is_used = False  # whether anything was added
 
     def add(self, columns: Floats, where: Ints, owner: int) -> None:
         """Add each column at its place, which may come more than once."""
+        self.is_used = True
         self._columns.append(columns)
         self._where.append(where)
         self._whose.append(owner)
         self._waiting += columns.shape[1]
         if self._waiting > _MOST_COLUMNS:
             self._settle()
+
+    @classmethod
+    def stacked(cls, gathers: Sequence[Gather]) -> Gather:
+        """What several were given, side by side along a last axis."""
+        found = cls(0, 0, 0)
+        found.is_used = any(gather.is_used for gather in gathers)
+        if found.is_used:
+            found._places = np.stack([gather.by_place for gather in gathers], axis=-1)
+        return found
 
     @property
     def by_place(self) -> Floats:

@@ -6,7 +6,8 @@ are added up per position in a group and unfolded to holders at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -95,6 +96,22 @@ class Tally:
         )
         self._tables += 1
 
+    @classmethod
+    def stacked(cls, tallies: Sequence[Tally]) -> Tally:
+        """Amounts by holder of several, side by side along a last axis; none by table."""
+        found, first = copy(tallies[0]), tallies[0]
+        for name in ("forward", "ids", "_packed", "_relayed"):
+            setattr(found, name, Sending.stacked([getattr(each, name) for each in tallies]))
+        for name in ("relayed", "_own_sums_s", "_readers_s", "_pieces_s"):
+            setattr(found, name, np.stack([getattr(each, name) for each in tallies], axis=-1))
+        found._gathers = [
+            Gather.stacked(each) for each in zip(*(t._gathers for t in tallies), strict=True)
+        ]
+        found._staged = {
+            at: Gather.stacked([each._staged[at] for each in tallies]) for at in first._staged
+        }
+        return found
+
     def by_table(self) -> Parts:
         """Amounts of each table (last axis), all holders together; without partial sums."""
         groups = [len(members) for members in self.tree.members]
@@ -103,19 +120,21 @@ class Tally:
 
     def by_holder(self) -> Parts:
         """Amounts of each holder (last axis); what it sends is left to `forward` and `ids`."""
-        amounts = np.zeros((all_amounts(self.tree), self.tree.holders))
-        for level, (gather, members) in enumerate(
-            zip(self._gathers, self.tree.members, strict=True)
-        ):
+        more = self.forward.flat.shape[2:]
+        amounts = np.zeros((all_amounts(self.tree), self.tree.holders, *more))
+        for level, gather in enumerate(self._gathers):
+            if not gather.is_used:
+                continue
+            members = self.tree.members[level]
             amounts[:, members] += gather.by_place[:, None]
             each = Parts.of(self.tree, gather.by_place)
             self.forward.add_flat(level, members, each.reply[0])
             self.ids.add_flat(level, members, each.ask[0])
         for level, gather in self._staged.items():
-            if not self.relayed[level - 1]:
+            if not gather.is_used:
                 continue  # nothing goes by gateways
             members, size = self.tree.members[level], self.tree.sizes[level - 1]
-            ids, rows, copies_s = gather.by_place.reshape(3, level, -1, size)
+            ids, rows, copies_s = gather.by_place.reshape(3, level, -1, size, *more)
             self.ids.add_staged(level, members, ids)
             self.forward.add_staged(level, members, rows)
             if copies_s.any():
@@ -124,19 +143,28 @@ class Tally:
 
     def work_s(self, own: Parts) -> Floats:
         """Seconds of every holder's own work, but for what a step and its rounds take."""
-        work, devices = self.tree.cluster.work, self.tree.devices
         packed = self._packed.flow()
         work_s = own.serving[0] + self._own_sums_s + (packed.sent + packed.received).sum(axis=1)
-        reading_s = sum(Parts.of(self.tree, g.by_place).reading.sum() for g in self._gathers)
-        fixed_s = work.table_s * self._tables + self.pieces.work_s(work, self.options.training)
-        reading_s += self._again_s.sum() + self._outputs_s.sum()
-        work_s[:devices] += reading_s + self._relayed.handed_on
-        return np.asarray(work_s + fixed_s)
+        used = [gather.by_place for gather in self._gathers if gather.is_used]
+        reading_s = sum(Parts.of(self.tree, each).reading[0].sum(axis=0) for each in used)
+        work_s[: self.tree.devices] += reading_s + self._readers_s + self._relayed.handed_on
+        fixed_s = self.tree.cluster.work.table_s * self._tables
+        return np.asarray(work_s + fixed_s + self._pieces_s)
 
     @cached_property
     def pieces(self) -> PiecesRun:
         """What the runtime runs: bands of tables that are alike are one."""
         return pieces_run(self._placed, self.tree)
+
+    @cached_property
+    def _pieces_s(self) -> float:
+        """Work of every holder for what the runtime runs."""
+        return self.pieces.work_s(self.tree.cluster.work, self.options.training)
+
+    @cached_property
+    def _readers_s(self) -> float:
+        """Work of a device for what lookups give the model, and to go through them once more."""
+        return float(self._again_s.sum() + self._outputs_s.sum())
 
     @property
     def _again_s(self) -> Floats:

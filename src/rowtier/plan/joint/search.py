@@ -23,7 +23,7 @@ from rowtier.cost.load import Load, chosen, stacked, total_load
 from rowtier.cost.memory import Reserve, pools
 from rowtier.cost.options import CostOptions
 from rowtier.plan.joint.owners import Way
-from rowtier.plan.joint.space import MOST_CUTS, Placements, TableSpace
+from rowtier.plan.joint.space import MOST_CUTS, Placements, TableSpace, together
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 
@@ -94,7 +94,7 @@ class Search:
             for index, space in enumerate(spaces):
                 if self.is_over:
                     return dict(zip(names, now, strict=True))
-                found = space.placements(now[index]).beside(space.every)
+                found = together([space.placements(now[index]), *space.every])
                 values = self._values(self._others(loads, {index}) + found.loads)
                 order = np.argsort(values, kind="stable").astype(np.int64)
                 if values[order[0]] < best * (1 - _LEAST_GAIN):
@@ -126,7 +126,9 @@ class Search:
         same, for every amount of fast memory: the other table may fill what one leaves.
         """
         rest = self._others(loads, {one, other})
-        sides = [self._promising(rest, near[i].loads, spaces[i].every, best) for i in (one, other)]
+        sides = [
+            self._promising(rest, near[i].loads, bool(spaces[i].every), best) for i in (one, other)
+        ]
         at_least_s = sides[0].with_any_of(sides[1], self._even_s(rest).item())
         places = np.flatnonzero(at_least_s < best)
         places = places[np.argsort(at_least_s.flat[places], kind="stable")][:_MOST_PAIRS]
@@ -149,12 +151,12 @@ class Search:
                     loads[index] = spaces[index].load(now[index])
         return best
 
-    def _promising(self, rest: Load, loads: Load, every: Placements | None, best: float) -> Side:
+    def _promising(self, rest: Load, loads: Load, is_known: bool, best: float) -> Side:
         """Placements of a table that are worth trying with some of another's."""
         alone = self._values(rest + loads)
         order = np.argsort(alone, kind="stable")[: max(1, np.count_nonzero(alone < best))]
         places = order[:_IN_PAIRS]
-        if every is not None:
+        if is_known:
             evened = self._even_s(rest + loads)
             _, group = np.unique(loads.kept[:, 0].sum(axis=0)[order], return_inverse=True)
             by_group = np.lexsort((evened[order], group))
