@@ -6,7 +6,7 @@ paths the other way. Links carry both directions at once, so a holder's busier o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,25 +51,23 @@ class Sending:
 
     `flat[j−1, h]` goes from holder h to every device at distance j. `placed[j−1][h, y]`
     goes from h to device y of every level-(j−1) group in its level-j group but its own.
+    With `more`, of several plans, along a last axis.
     """
 
-    def __init__(self, tree: Tree):
+    def __init__(self, tree: Tree, *more: int):
         self._tree = tree
-        self.flat = np.zeros((tree.levels, tree.holders))
-        self.placed = [np.zeros((tree.holders, size)) for size in tree.sizes[:-1]]
-        self.extra_rounds = np.zeros(tree.levels, dtype=bool)
-        self.handed_on = np.zeros(tree.devices)  # by gateways, to themselves as well
+        self.flat = np.zeros((tree.levels, tree.holders, *more))
+        self.placed = [np.zeros((tree.holders, size, *more)) for size in tree.sizes[:-1]]
+        self.extra_rounds = np.zeros((tree.levels, *more), dtype=bool)
+        self.handed_on = np.zeros((tree.devices, *more))  # by gateways, to themselves as well
 
-    @classmethod
-    def stacked(cls, sendings: Sequence[Sending]) -> Sending:
-        """What several hold, side by side along a last axis."""
-        found = cls(sendings[0]._tree)
-        found.flat = np.stack([each.flat for each in sendings], axis=-1)
-        found.placed = [
-            np.stack(at, axis=-1) for at in zip(*(each.placed for each in sendings), strict=True)
-        ]
-        found.extra_rounds = np.stack([each.extra_rounds for each in sendings], axis=-1)
-        found.handed_on = np.stack([each.handed_on for each in sendings], axis=-1)
+    def of_plan(self, plan: int) -> Sending:
+        """The part of one of several plans: what is added to it is added here."""
+        found = Sending.__new__(Sending)
+        found._tree, found.flat = self._tree, self.flat[..., plan]
+        found.placed = [at[..., plan] for at in self.placed]
+        found.extra_rounds = self.extra_rounds[..., plan]
+        found.handed_on = self.handed_on[..., plan]
         return found
 
     def add_flat(self, level: int, members: Ints, amounts: Floats) -> None:

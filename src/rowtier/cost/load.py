@@ -16,7 +16,6 @@ import numpy as np
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.bundling import bundle_key
-from rowtier.cost.deal import known_rows
 from rowtier.cost.links import Flow
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.tally import Tally
@@ -62,15 +61,8 @@ class Load:
     ) -> Load:
         """Loads of one table that is placed in several ways, side by side."""
         tree = tree_of(cluster)
-        tallies = [Tally(tree, options, 1) for _ in placements]
-        for tally, bands in zip(tallies, placements, strict=True):
-            tally.add(stats, bands, profile, known_rows(stats, None))
-        shared_s = [
-            tally.pieces.work_s(cluster.work, options.training)
-            * (bundle_key(stats.table, bands, tree) is not None)
-            for tally, bands in zip(tallies, placements, strict=True)
-        ]
-        tally = Tally.stacked(tallies)
+        tally = Tally.of_plans(tree, options, stats, placements, profile)
+        shared = [bundle_key(stats.table, bands, tree) is not None for bands in placements]
         own = tally.by_holder()
         ids, forward = tally.ids.flow().back, tally.forward.flow()
         synced = (own.sync + own.sync_ids).swapaxes(0, 1)
@@ -79,7 +71,7 @@ class Load:
         return cls(
             np.rint(own.weights + own.state).swapaxes(0, 1),
             (own.read + own.written).swapaxes(0, 1),
-            tally.work_s(own) - np.array(shared_s),
+            tally.work_s(own) - tally.pieces_s * np.array(shared),
             ids,
             forward,
             sync,

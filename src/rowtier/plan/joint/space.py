@@ -7,7 +7,8 @@ one owner sends for two runs are worked out together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -38,17 +39,22 @@ Painted = tuple[tuple[Band, ...], tuple[Coat, ...]]  # bands, and coats over the
 class Placements:
     """Placements of one table, as bands that are painted over; loads side by side."""
 
-    made: list[Painted]
+    made: Callable[[int], Painted]  # each by its number
     loads: Load
 
     def bands(self, at: int) -> tuple[Band, ...]:
         """One of them."""
-        return _covered(*self.made[at])
+        return _covered(*self.made(at))
 
 
 def together(parts: Sequence[Placements]) -> Placements:
     """All of several."""
-    made = [one for part in parts for one in part.made]
+    stops = np.cumsum([part.loads.work_s.shape[-1] for part in parts]).tolist()
+
+    def made(at: int) -> Painted:
+        part = bisect_right(stops, at)
+        return parts[part].made(at - stops[part - 1] if part else at)
+
     return Placements(made, side_by_side([part.loads for part in parts]))
 
 
@@ -119,11 +125,12 @@ class TableSpace:
         bands = [_covered(*one) for one in single]
         found = self.loads(bands)
         found.work_s[...] += [self._bands_s(each) for each in bands]
-        parts = [Placements(single, found)]
+        parts = [Placements(single.__getitem__, found)]
         for run, rest, load in zip(runs, rests, self._beside_rest(rests), strict=True):
             found = load + self._alone(edges, *run) + self._twice(rest)
             found.work_s[...] += self._joined_s(rest, *run)
-            parts.append(Placements([(now, ((*run, way),)) for way in self.ways], found))
+            painted_here = [(now, ((*run, way),)) for way in self.ways]
+            parts.append(Placements(painted_here.__getitem__, found))
         return together(parts)
 
     def _beside_rest(self, rests: list[tuple[Band, ...]]) -> Iterator[Load]:
@@ -135,8 +142,23 @@ class TableSpace:
         """Work that bands take if a run is given to each way; those beside it may be joined."""
         beside = [b for b in rest if start in (b.stop, b.start) or stop in (b.start, b.stop)]
         alike, rest_s = {_kind(band) for band in beside}, self._bands_s(rest)
-        new = (tuple(band for band in way if _kind(band) not in alike) for way in self.ways)
-        return [rest_s + self._bands_s(bands) for bands in new]
+        if not alike:
+            return [rest_s + way_s for way_s in self._ways_s]
+        found = []
+        for way, kinds, way_s in zip(self.ways, self._kinds, self._ways_s, strict=True):
+            if not alike.isdisjoint(kinds):
+                way_s = self._bands_s(tuple(band for band in way if _kind(band) not in alike))
+            found.append(rest_s + way_s)
+        return found
+
+    @cached_property
+    def _ways_s(self) -> list[float]:
+        """Work that the bands of each way take."""
+        return [self._bands_s(way) for way in self.ways]
+
+    @cached_property
+    def _kinds(self) -> list[list[tuple[object, ...]]]:
+        return [[_kind(band) for band in way] for way in self.ways]
 
     def _changed(self, now: tuple[Band, ...]) -> Iterator[tuple[Band, ...]]:
         """One band sent in another way, or dealt out in another order, by the same holders."""
@@ -195,15 +217,17 @@ class TableSpace:
         by_sums = self._by_sums[picks]
         mixed: NDArray[np.bool_] = np.asarray(by_sums.any(axis=0) & ~by_sums.all(axis=0))
         self._add_twice(found, mixed)
-        made: list[Painted] = [
-            ((), tuple((*run, self.ways[at]) for run, at in zip(runs, pick, strict=True)))
-            for pick in picks.T.tolist()
-        ]
+
+        def made(at: int) -> Painted:
+            return (), tuple(
+                (*run, self.ways[i]) for run, i in zip(runs, picks[:, at], strict=True)
+            )
+
         placements = Placements(made, found)
         again = np.flatnonzero(shared)
         if len(again):
             _put(found, again, self.loads([placements.bands(at) for at in again.tolist()]))
-        found.work_s[...] += np.array([self._bands_s(way) for way in self.ways])[picks].sum(axis=0)
+        found.work_s[...] += np.array(self._ways_s)[picks].sum(axis=0)
         return placements
 
     def _halves(self) -> Placements:
@@ -220,8 +244,10 @@ class TableSpace:
         by_sums = np.array([band.exchange == "sums" for band in single])
         self._add_twice(found, by_sums[left] != by_sums[right])
         found.work_s[...] += self._bands_s((single[0],) * 2)
-        pairs = zip(left.tolist(), right.tolist(), strict=True)
-        made: list[Painted] = [((), ((0, rows, (halves[0][a], halves[1][b])),)) for a, b in pairs]
+
+        def made(at: int) -> Painted:
+            return (), ((0, rows, (halves[0][left[at]], halves[1][right[at]])),)
+
         return Placements(made, found)
 
     @cached_property
