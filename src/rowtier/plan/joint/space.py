@@ -91,6 +91,7 @@ class TableSpace:
     spent: list[int]  # loads that were worked out, of all tables
     known: dict[tuple[Band, ...], Load] = field(default_factory=dict)
     known_runs: dict[tuple[int, int, bool], Load] = field(default_factory=dict)
+    known_sums: dict[tuple[int, ...], Load] = field(default_factory=dict)  # of runs, by edges
 
     def load(self, bands: tuple[Band, ...]) -> Load:
         """What bands ask of every holder, but for the work that each band takes."""
@@ -127,7 +128,9 @@ class TableSpace:
         found.work_s[...] += [self._bands_s(each) for each in bands]
         parts = [Placements(single.__getitem__, found)]
         for run, rest, load in zip(runs, rests, self._beside_rest(rests), strict=True):
-            found = load + self._alone(edges, *run) + self._twice(rest)
+            inner = tuple(edge for edge in edges if run[0] <= edge <= run[1])
+            found = load + self._alone(inner)
+            self._add_twice(found, self._twice(rest))
             found.work_s[...] += self._joined_s(rest, *run)
             painted_here = [(now, ((*run, way),)) for way in self.ways]
             parts.append(Placements(painted_here.__getitem__, found))
@@ -211,7 +214,8 @@ class TableSpace:
         kept = np.flatnonzero((picks[1:] != picks[:-1]).all(axis=0) & (~shared | (count == 2)))
         picks, shared = picks[:, kept], shared[kept]
         found = total_load(
-            chosen(self._alone(cuts, *run), at) for run, at in zip(runs, picks, strict=True)
+            chosen(self._alone(tuple(cut for cut in cuts if run[0] <= cut <= run[1])), at)
+            for run, at in zip(runs, picks, strict=True)
         )
         found = found - stacked([self._nothing * (count - 1.0)])
         by_sums = self._by_sums[picks]
@@ -275,30 +279,27 @@ class TableSpace:
         mine = bundle_key(self.stats.table, (), tree)
         return sum(bundle_key(one.table, (), tree) == mine for one in self.profile.stats)
 
-    def _twice(self, rest: tuple[Band, ...]) -> Load:
-        """What ways add to the work of readers that go through lookups for rows and for sums."""
+    def _twice(self, rest: tuple[Band, ...]) -> NDArray[np.bool_]:
+        """Ways with which readers go through lookups for rows and for sums, but not without."""
         by_sums = {band.exchange == "sums" for band in rest}
-        more = self._by_sums if by_sums == {False} else ~self._by_sums & (by_sums == {True})
-        found = stacked([self._nothing * 0.0] * len(self.ways))
-        self._add_twice(found, more)
-        return found
+        return self._by_sums if by_sums == {False} else ~self._by_sums & (by_sums == {True})
 
     def _add_twice(self, loads: Load, which: NDArray[np.bool_]) -> None:
         each_s = self.cluster.work.lookup_s * self.profile.lookups_per_step(self.stats)
         loads.work_s[: self.cluster.num_devices] += each_s * which
 
-    def _alone(self, edges: list[int], start: int, stop: int) -> Load:
+    def _alone(self, edges: tuple[int, ...]) -> Load:
         """Loads of a run in every way; rows add up over runs between neighbouring edges."""
-        inner = [edge for edge in edges if start <= edge <= stop]
-        parts = [self._of_run(a, b) for a, b in pairwise(inner)]
-        if len(parts) == 1:
-            return parts[0]
-        added = total_load(parts) - stacked([self._nothing * (len(parts) - 1.0)])
-        if not self._sums.size:
-            return added
-        rows = np.flatnonzero(~self._by_sums)
-        found = side_by_side([chosen(added, rows), self._of_run(start, stop, only_sums=True)])
-        return chosen(found, np.argsort(np.concatenate([rows, self._sums]), kind="stable"))
+        if edges not in self.known_sums:
+            parts = [self._of_run(*run) for run in pairwise(edges)]
+            added = total_load(parts) - stacked([self._nothing * (len(parts) - 1.0)])
+            rows = np.flatnonzero(~self._by_sums)
+            if len(rows) < len(self.ways) and len(parts) > 1:
+                sums = self._of_run(edges[0], edges[-1], only_sums=True)
+                order = np.argsort(np.concatenate([rows, self._sums]), kind="stable")
+                added = chosen(side_by_side([chosen(added, rows), sums]), order)
+            self.known_sums[edges] = added
+        return self.known_sums[edges]
 
     def _of_run(self, start: int, stop: int, only_sums: bool = False) -> Load:
         """Loads of a run in every way, worked out together."""
