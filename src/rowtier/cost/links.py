@@ -51,14 +51,24 @@ class Sending:
 
     `flat[j−1, h]` goes from holder h to every device at distance j. `placed[j−1][h, y]`
     goes from h to device y of every level-(j−1) group in its level-j group but its own.
+    With `more`, of several plans, along a last axis.
     """
 
-    def __init__(self, tree: Tree):
+    def __init__(self, tree: Tree, *more: int):
         self._tree = tree
-        self.flat = np.zeros((tree.levels, tree.holders))
-        self.placed = [np.zeros((tree.holders, size)) for size in tree.sizes[:-1]]
-        self.extra_rounds = np.zeros(tree.levels, dtype=bool)
-        self.handed_on = np.zeros(tree.devices)  # by gateways, to themselves as well
+        self.flat = np.zeros((tree.levels, tree.holders, *more))
+        self.placed = [np.zeros((tree.holders, size, *more)) for size in tree.sizes[:-1]]
+        self.extra_rounds = np.zeros((tree.levels, *more), dtype=bool)
+        self.handed_on = np.zeros((tree.devices, *more))  # by gateways, to themselves as well
+
+    def of_plan(self, plan: int) -> Sending:
+        """The part of one of several plans: what is added to it is added here."""
+        found = Sending.__new__(Sending)
+        found._tree, found.flat = self._tree, self.flat[..., plan]
+        found.placed = [at[..., plan] for at in self.placed]
+        found.extra_rounds = self.extra_rounds[..., plan]
+        found.handed_on = self.handed_on[..., plan]
+        return found
 
     def add_flat(self, level: int, members: Ints, amounts: Floats) -> None:
         """Every reader of a copy of scope `level` gets `amounts[i]` from the i-th member."""
@@ -71,26 +81,27 @@ class Sending:
         its own level-j group, from the gateway in others.
         """
         tree = self._tree
-        held = np.zeros((tree.holders, tree.sizes[level - 1]))
+        held = np.zeros((tree.holders, tree.sizes[level - 1], *amounts.shape[3:]))
         for at in range(1, level + 1):
             held[members] = amounts[at - 1]
             self._pass_on(level, at, held)
 
     def _pass_on(self, level: int, at: int, amounts: Floats) -> None:
-        tree, below = self._tree, self._tree.sizes[at - 1]
+        tree, below, more = self._tree, self._tree.sizes[at - 1], amounts.shape[2:]
         placed = self.placed[at - 1]
-        placed += amounts.reshape(tree.holders, -1, below).sum(axis=1)
+        placed += amounts.reshape(tree.holders, -1, below, *more).sum(axis=1)
         if at == level:
             return
         size, groups = tree.sizes[at], tree.sizes[level] // tree.sizes[at]
-        by_gateway = amounts.reshape(tree.holders, -1, size).sum(axis=1)
+        by_gateway = amounts.reshape(tree.holders, -1, size, *more).sum(axis=1)
         elsewhere = sum_of_others(tree.group_sums(by_gateway, at), groups)
         for above in range(at + 1, level + 1):
             outside = tree.attached_sums(by_gateway, above, level)
             elsewhere += np.repeat(outside, groups, axis=0)
         device = tree.places[: tree.devices]
-        placed[device, device % below] += elsewhere.reshape(-1)
-        self.handed_on += elsewhere.reshape(-1) * tree.fan_out(at)
+        each = elsewhere.reshape(-1, *more)
+        placed[device, device % below] += each
+        self.handed_on += each * tree.fan_out(at)
 
     def flow(self) -> Flow:
         """Who sends and who receives how much."""
@@ -103,16 +114,17 @@ class Sending:
         return self._flow(none, [pair.astype(np.float64) for pair in pairs])
 
     def _flow(self, flat: Floats, placed: list[Floats]) -> Flow:
-        tree = self._tree
-        sent = np.zeros((tree.holders, tree.levels))
-        received = np.zeros((tree.holders, tree.levels))
+        tree, more = self._tree, flat.shape[2:]
+        sent = np.zeros((tree.holders, tree.levels, *more))
+        received = np.zeros((tree.holders, tree.levels, *more))
         for level in range(1, tree.levels + 1):
             run = tree.fan_out(level)
             amounts = flat[level - 1][:, None] + placed[level - 1]
-            sent[:, level - 1] = amounts.sum(axis=1) * tree.others[level - 1]
+            others = tree.others[level - 1].reshape(-1, *(1,) * len(more))
+            sent[:, level - 1] = amounts.sum(axis=1) * others
             inside = sum_of_others(tree.group_sums(amounts, level - 1), run)
             beside = np.repeat(tree.attached_sums(amounts, level, level), run, axis=0)
-            received[: tree.devices, level - 1] = (inside + beside).reshape(-1)
+            received[: tree.devices, level - 1] = (inside + beside).reshape(-1, *more)
         return Flow(sent, received)
 
 

@@ -16,7 +16,6 @@ import numpy as np
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.bundling import bundle_key
-from rowtier.cost.deal import known_rows
 from rowtier.cost.links import Flow
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.tally import Tally
@@ -49,19 +48,30 @@ class Load:
         options: CostOptions = DEFAULTS,
     ) -> Load:
         """The load of one table."""
+        return chosen(cls.of_each(stats, [bands], profile, cluster, options), 0)
+
+    @classmethod
+    def of_each(
+        cls,
+        stats: TableStats,
+        placements: Sequence[tuple[Band, ...]],
+        profile: Profile,
+        cluster: Cluster,
+        options: CostOptions = DEFAULTS,
+    ) -> Load:
+        """Loads of one table that is placed in several ways, side by side."""
         tree = tree_of(cluster)
-        tally = Tally(tree, options, 1)
-        tally.add(stats, bands, profile, known_rows(stats, None))
+        tally = Tally.of_plans(tree, options, stats, placements, profile)
+        shared = [bundle_key(stats.table, bands, tree) is not None for bands in placements]
         own = tally.by_holder()
         ids, forward = tally.ids.flow().back, tally.forward.flow()
-        sync = Flow((own.sync + own.sync_ids).T, (own.sync + own.sync_ids).T)
+        synced = (own.sync + own.sync_ids).swapaxes(0, 1)
+        sync = Flow(synced, synced)
         busy = (ids.busy, forward.busy, tally.relayed, tally.forward.extra_rounds, sync.busy)
-        shared = bundle_key(stats.table, bands, tree) is not None
-        shared_s = tally.pieces.work_s(cluster.work, options.training) * shared
         return cls(
-            np.rint(own.weights.T + own.state.T),
-            (own.read + own.written).T,
-            tally.work_s(own) - shared_s,
+            np.rint(own.weights + own.state).swapaxes(0, 1),
+            (own.read + own.written).swapaxes(0, 1),
+            tally.work_s(own) - tally.pieces_s * np.array(shared),
             ids,
             forward,
             sync,

@@ -6,7 +6,7 @@ are added up per position in a group and unfolded to holders at the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,7 +17,7 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.amounts import Parts, RowSizes, all_amounts, amounts_of
 from rowtier.cost.bundling import PiecesRun, pieces_run
-from rowtier.cost.deal import Dealt, deal
+from rowtier.cost.deal import Dealt, deal, known_rows
 from rowtier.cost.gather import Gather
 from rowtier.cost.links import Sending, add_staged_sums, add_sums
 from rowtier.cost.memory import table_output_bytes
@@ -54,29 +54,56 @@ class Pooled:
 
 
 class Tally:
-    """Amounts by holder and by table while bands are added."""
+    """Amounts by holder and by table while bands are added; of several plans, if `more`."""
 
-    def __init__(self, tree: Tree, options: CostOptions, tables: int):
+    def __init__(self, tree: Tree, options: CostOptions, tables: int, *more: int):
         self.tree, self.options = tree, options
-        self.forward, self.ids = Sending(tree), Sending(tree)
-        self.sums_bytes = np.zeros((tables, tree.levels))  # partial sums of each table
-        self.relayed = np.zeros(tree.levels, dtype=np.bool_)  # levels that gateways pass rows on at
+        self.forward, self.ids = Sending(tree, *more), Sending(tree, *more)
+        self.sums_bytes = np.zeros((tables, tree.levels, *more))  # partial sums of each table
+        # Levels that gateways pass rows on at.
+        self.relayed = np.zeros((tree.levels, *more), dtype=np.bool_)
         self._gathers = [
-            Gather(all_amounts(tree), members.shape[1], tables) for members in tree.members
+            Gather(all_amounts(tree), members.shape[1], tables, *more) for members in tree.members
         ]
         self._staged = {
-            level: Gather(3 * level, members.shape[1] * tree.sizes[level - 1], 1)
+            level: Gather(3 * level, members.shape[1] * tree.sizes[level - 1], 1, *more)
             for level, members in enumerate(tree.members)
             if level
         }
-        self._tables = 0
+        self._tables, self._plan, self._more = 0, 0, more
         self._placed: list[tuple[Table, tuple[Band, ...]]] = []
-        self._outputs_s = np.zeros(tables)  # work of a device for what lookups give the model
-        self._packed = Sending(tree)  # seconds of packing partial sums, in place of bytes
-        self._relayed = Sending(tree)  # the same of rows that go by gateways
-        self._own_sums_s = np.zeros(tree.holders)
-        self._sums_s = np.zeros(tables)  # the same by table
-        self._lookups = np.zeros(tables)  # of a device, in each band
+        self._outputs_s = np.zeros((tables, *more))  # work of a device for what lookups give
+        self._packed = Sending(tree, *more)  # seconds of packing partial sums, in place of bytes
+        self._relayed = Sending(tree, *more)  # the same of rows that go by gateways
+        self._own_sums_s = np.zeros((tree.holders, *more))
+        self._sums_s = np.zeros((tables, *more))  # the same by table
+        self._lookups = np.zeros((tables, *more))  # of a device, in each band
+
+    @classmethod
+    def of_plans(
+        cls, tree: Tree, options: CostOptions, stats: TableStats,
+        plans: Sequence[tuple[Band, ...]], profile: Profile,
+    ) -> Tally:  # fmt: skip
+        """Several placements of one table, side by side along a last axis."""
+        found = cls(tree, options, 1, len(plans))
+        each = [found._of_plan(at) for at in range(len(plans))]
+        for one, bands in zip(each, plans, strict=True):
+            one.add(stats, bands, profile, known_rows(stats, None))
+        found._tables = 1
+        found.pieces_s = np.array([one.pieces_s for one in each])
+        found._readers_s = np.array([one._readers_s for one in each])
+        return found
+
+    def _of_plan(self, plan: int) -> Tally:
+        """The part of one plan: what is added to it is added here."""
+        found = Tally.__new__(Tally)
+        vars(found).update(vars(self))
+        for name in ("sums_bytes", "relayed", "_outputs_s", "_own_sums_s", "_sums_s", "_lookups"):
+            setattr(found, name, getattr(self, name)[..., plan])
+        for name in ("forward", "ids", "_packed", "_relayed"):
+            setattr(found, name, getattr(self, name).of_plan(plan))
+        found._plan, found._placed = plan, []
+        return found
 
     def add(
         self, stats: TableStats, bands: Iterable[Band], profile: Profile, rows: Ints | None
@@ -103,19 +130,20 @@ class Tally:
 
     def by_holder(self) -> Parts:
         """Amounts of each holder (last axis); what it sends is left to `forward` and `ids`."""
-        amounts = np.zeros((all_amounts(self.tree), self.tree.holders))
-        for level, (gather, members) in enumerate(
-            zip(self._gathers, self.tree.members, strict=True)
-        ):
+        amounts = np.zeros((all_amounts(self.tree), self.tree.holders, *self._more))
+        for level, gather in enumerate(self._gathers):
+            if not gather.is_used:
+                continue
+            members = self.tree.members[level]
             amounts[:, members] += gather.by_place[:, None]
             each = Parts.of(self.tree, gather.by_place)
             self.forward.add_flat(level, members, each.reply[0])
             self.ids.add_flat(level, members, each.ask[0])
         for level, gather in self._staged.items():
-            if not self.relayed[level - 1]:
+            if not gather.is_used:
                 continue  # nothing goes by gateways
             members, size = self.tree.members[level], self.tree.sizes[level - 1]
-            ids, rows, copies_s = gather.by_place.reshape(3, level, -1, size)
+            ids, rows, copies_s = gather.by_place.reshape(3, level, -1, size, *self._more)
             self.ids.add_staged(level, members, ids)
             self.forward.add_staged(level, members, rows)
             if copies_s.any():
@@ -124,19 +152,28 @@ class Tally:
 
     def work_s(self, own: Parts) -> Floats:
         """Seconds of every holder's own work, but for what a step and its rounds take."""
-        work, devices = self.tree.cluster.work, self.tree.devices
         packed = self._packed.flow()
         work_s = own.serving[0] + self._own_sums_s + (packed.sent + packed.received).sum(axis=1)
-        reading_s = sum(Parts.of(self.tree, g.by_place).reading.sum() for g in self._gathers)
-        fixed_s = work.table_s * self._tables + self.pieces.work_s(work, self.options.training)
-        reading_s += self._again_s.sum() + self._outputs_s.sum()
-        work_s[:devices] += reading_s + self._relayed.handed_on
-        return np.asarray(work_s + fixed_s)
+        used = [gather.by_place for gather in self._gathers if gather.is_used]
+        reading_s = sum(Parts.of(self.tree, each).reading[0].sum(axis=0) for each in used)
+        work_s[: self.tree.devices] += reading_s + self._readers_s + self._relayed.handed_on
+        fixed_s = self.tree.cluster.work.table_s * self._tables
+        return np.asarray(work_s + fixed_s + self.pieces_s)
 
     @cached_property
     def pieces(self) -> PiecesRun:
         """What the runtime runs: bands of tables that are alike are one."""
         return pieces_run(self._placed, self.tree)
+
+    @cached_property
+    def pieces_s(self) -> float | Floats:
+        """Work of every holder for what the runtime runs."""
+        return self.pieces.work_s(self.tree.cluster.work, self.options.training)
+
+    @cached_property
+    def _readers_s(self) -> float | Floats:
+        """Work of a device for what lookups give the model, and to go through them once more."""
+        return float(self._again_s.sum() + self._outputs_s.sum())
 
     @property
     def _again_s(self) -> Floats:
@@ -172,7 +209,7 @@ class Tally:
         self._lookups[subject.index] += sums[amounts.at(LOOKUPS)].sum()
         for kind_amounts, at in by_kind:
             moved = kind_amounts.matrix @ sums[:, at]
-            self._gathers[way.level].add(moved, positions[at], subject.index)
+            self._gathers[way.level].add(moved, positions[at], subject.index, self._plan)
         if way.by_gateways:
             self.relayed[: way.level] = True
             first = amounts.at(touched(0))
@@ -192,7 +229,7 @@ class Tally:
         passes, work = 2 if self.options.training else 1, self.tree.cluster.work
         factors = (sizes.asked_bytes, sizes.weight_bytes, passes * work.copy_s(sizes.weight_bytes))
         columns = np.concatenate([rows * factor for factor in factors])
-        self._staged[way.level].add(columns, where, 0)
+        self._staged[way.level].add(columns, where, 0, self._plan)
 
     def _send_sums(self, subject: Subject, pooled: list[Pooled]) -> None:
         """One sum per sample and owner, over all of a table's bands that share columns."""

@@ -11,7 +11,7 @@ it may be from it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations
 
@@ -23,15 +23,36 @@ from rowtier.cost.load import Load, chosen, stacked, total_load
 from rowtier.cost.memory import Reserve, pools
 from rowtier.cost.options import CostOptions
 from rowtier.plan.joint.owners import Way
-from rowtier.plan.joint.space import MOST_CUTS, Placements, TableSpace
+from rowtier.plan.joint.space import MOST_CUTS, Placements, TableSpace, together
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 
 MOST_LOADS = 2_000  # of bands, that are worked out: about a second
 _IN_PAIRS = 48  # of the best placements of each table
 _IN_ALL_PAIRS = 320  # the same by either measure, where all placements are known
+_MOST_PAIRS = 100_000
+_AT_ONCE = 2_000  # pairs: as many as a processor's cache holds
 _ROUNDS = 8
 _LEAST_GAIN = 1e-6  # of a step, that another round must bring
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Placements of one of two tables, and what a step takes with each and nothing of the other."""
+
+    places: Ints
+    alone_s: Floats
+    even_s: Floats  # if every holder had as much to do, and rounds took no time
+    rounds_s: Floats
+
+    def with_any_of(self, other: Side, nothing_s: float) -> Floats:
+        """What a step takes at least with each of these and each of another's.
+
+        Bytes of both add up, and the slowest holder has no less to do than the mean one.
+        """
+        rounds_s = np.maximum(self.rounds_s[:, None], other.rounds_s)
+        even_s = self.even_s[:, None] + other.even_s - nothing_s + rounds_s
+        return np.maximum(even_s, np.maximum(self.alone_s[:, None], other.alone_s))
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +94,7 @@ class Search:
             for index, space in enumerate(spaces):
                 if self.is_over:
                     return dict(zip(names, now, strict=True))
-                found = space.placements(now[index]).beside(space.every)
+                found = together([space.placements(now[index]), *space.every])
                 values = self._values(self._others(loads, {index}) + found.loads)
                 order = np.argsort(values, kind="stable").astype(np.int64)
                 if values[order[0]] < best * (1 - _LEAST_GAIN):
@@ -105,30 +126,52 @@ class Search:
         same, for every amount of fast memory: the other table may fill what one leaves.
         """
         rest = self._others(loads, {one, other})
-        top = [self._promising(rest, near[i].loads, spaces[i].every) for i in (one, other)]
-        first, second = (np.ravel(g) for g in np.meshgrid(*top, indexing="ij"))
-        pair = chosen(near[one].loads, first) + chosen(near[other].loads, second)
-        values = self._values(rest + pair)
-        at = int(np.argmin(values))
-        if values[at] < best * (1 - _LEAST_GAIN):
-            best = float(values[at])
-            for index, pick in ((one, first[at]), (other, second[at])):
-                now[index] = near[index].bands(int(pick))
-                loads[index] = spaces[index].load(now[index])
+        sides = [
+            self._promising(rest, near[i].loads, bool(spaces[i].every), best) for i in (one, other)
+        ]
+        at_least_s = sides[0].with_any_of(sides[1], self._even_s(rest).item())
+        places = np.flatnonzero(at_least_s < best)
+        places = places[np.argsort(at_least_s.flat[places], kind="stable")][:_MOST_PAIRS]
+        for first in range(0, len(places), _AT_ONCE):
+            some = places[first : first + _AT_ONCE]
+            some = some[at_least_s.flat[some] < best]
+            if not len(some):
+                break
+            picks = [
+                side.places[at]
+                for side, at in zip(sides, np.unravel_index(some, at_least_s.shape), strict=True)
+            ]
+            pair = chosen(near[one].loads, picks[0]) + chosen(near[other].loads, picks[1])
+            values = self._values(rest + pair)
+            at = int(np.argmin(values))
+            if values[at] < best * (1 - _LEAST_GAIN):
+                best = float(values[at])
+                for index, pick in ((one, picks[0]), (other, picks[1])):
+                    now[index] = near[index].bands(int(pick[at]))
+                    loads[index] = spaces[index].load(now[index])
         return best
 
-    def _promising(self, rest: Load, loads: Load, every: Placements | None) -> Ints:
+    def _promising(self, rest: Load, loads: Load, is_known: bool, best: float) -> Side:
         """Placements of a table that are worth trying with some of another's."""
-        alone = np.argsort(self._values(rest + loads), kind="stable")
-        if every is None:
-            return alone[:_IN_PAIRS]
-        evened = (rest + loads).evened.step_s(self.cluster, self.cost)
-        _, group = np.unique(loads.kept[:, 0].sum(axis=0), return_inverse=True)
-        order = np.lexsort((evened, group))
-        firsts = np.searchsorted(group[order], np.arange(group.max() + 1))
-        place = np.arange(len(order)) - firsts[group[order]]
-        each = order[place < _IN_ALL_PAIRS / len(firsts)]
-        return np.union1d(alone[:_IN_ALL_PAIRS], each)
+        alone = self._values(rest + loads)
+        order = np.argsort(alone, kind="stable")[: max(1, np.count_nonzero(alone < best))]
+        places = order[:_IN_PAIRS]
+        if is_known:
+            evened = self._even_s(rest + loads)
+            _, group = np.unique(loads.kept[:, 0].sum(axis=0)[order], return_inverse=True)
+            by_group = np.lexsort((evened[order], group))
+            firsts = np.searchsorted(group[by_group], np.arange(group.max() + 1))
+            place = np.arange(len(order)) - firsts[group[by_group]]
+            each = order[by_group[place < _IN_ALL_PAIRS / len(firsts)]]
+            places = np.union1d(order[:_IN_ALL_PAIRS], each)
+        some = rest + chosen(loads, places)
+        even_s = self._even_s(some)
+        still_s = self._even_s(replace(some, rounds=some.rounds * 0.0))
+        return Side(places, alone[places], still_s, even_s - still_s)
+
+    def _even_s(self, loads: Load) -> Floats:
+        """Seconds of a step if every holder had as much to do."""
+        return loads.evened.step_s(self.cluster, self.cost)
 
     def _others(self, loads: list[Load], without: set[int]) -> Load:
         """The load of all other tables, with an axis for placements."""

@@ -7,7 +7,8 @@ one owner sends for two runs are worked out together.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, pairwise
@@ -38,21 +39,29 @@ Painted = tuple[tuple[Band, ...], tuple[Coat, ...]]  # bands, and coats over the
 class Placements:
     """Placements of one table, as bands that are painted over; loads side by side."""
 
-    made: list[Painted]
+    made: Callable[[int], Painted]  # each by its number
     loads: Load
 
     def bands(self, at: int) -> tuple[Band, ...]:
         """One of them."""
-        bands, coats = self.made[at]
-        for coat in coats:
-            bands = painted(bands, *coat)
-        return bands
+        return _covered(*self.made(at))
 
-    def beside(self, other: Placements | None) -> Placements:
-        """These and others."""
-        if other is None:
-            return self
-        return Placements(self.made + other.made, side_by_side([self.loads, other.loads]))
+
+def together(parts: Sequence[Placements]) -> Placements:
+    """All of several."""
+    stops = np.cumsum([part.loads.work_s.shape[-1] for part in parts]).tolist()
+
+    def made(at: int) -> Painted:
+        part = bisect_right(stops, at)
+        return parts[part].made(at - stops[part - 1] if part else at)
+
+    return Placements(made, side_by_side([part.loads for part in parts]))
+
+
+def _covered(bands: tuple[Band, ...], coats: tuple[Coat, ...]) -> tuple[Band, ...]:
+    for coat in coats:
+        bands = painted(bands, *coat)
+    return bands
 
 
 def painted(now: tuple[Band, ...], start: int, stop: int, way: Way) -> tuple[Band, ...]:
@@ -80,50 +89,79 @@ class TableSpace:
     cluster: Cluster
     cost: CostOptions
     spent: list[int]  # loads that were worked out, of all tables
-    known: dict[tuple[int, int], Load] = field(default_factory=dict)
-    known_sums: dict[tuple[int, int], Load] = field(default_factory=dict)
+    known: dict[tuple[Band, ...], Load] = field(default_factory=dict)
+    known_runs: dict[tuple[int, int, bool], Load] = field(default_factory=dict)
+    known_sums: dict[tuple[int, ...], Load] = field(default_factory=dict)  # of runs, by edges
 
     def load(self, bands: tuple[Band, ...]) -> Load:
         """What bands ask of every holder, but for the work that each band takes."""
-        self.spent[0] += 1
-        found = Load.of(self.stats, bands, self.profile, self.cluster, self.cost)
-        if self._runs_alone(bands):
-            found.work_s[...] -= self._pieces_s(bands)
+        return chosen(self.loads([bands]), 0)
+
+    def loads(self, placements: Sequence[tuple[Band, ...]]) -> Load:
+        """The same of several placements, side by side."""
+        new = [bands for bands in dict.fromkeys(placements) if bands not in self.known]
+        if new:
+            found = self._worked_out(new)
+            self.known.update((bands, chosen(found, at)) for at, bands in enumerate(new))
+        return stacked([self.known[bands] for bands in placements])
+
+    def _worked_out(self, placements: Sequence[tuple[Band, ...]]) -> Load:
+        self.spent[0] += len(placements)
+        found = Load.of_each(self.stats, placements, self.profile, self.cluster, self.cost)
+        alone = ((self._runs_alone(bands), bands) for bands in placements)
+        found.work_s[...] -= [
+            self._pieces_s(bands) if is_alone else 0.0 for is_alone, bands in alone
+        ]
         return found
 
     def placements(self, now: tuple[Band, ...]) -> Placements:
         """What it has, and every run between two cuts given to every way."""
-        made: list[Painted] = [(now, ())]
-        loads = [stacked([self.load(now)])]
-        bands_s = [self._bands_s(now)]
         edges = self._edges(now)
-        for start, stop in combinations(edges, 2) if self.ways else ():
-            rest = _outside(now, start, stop)
-            found = self._alone(edges, start, stop)
-            if rest:
-                found = stacked([self.load(rest) - self._nothing]) + found
-                found = found + self._twice(rest)
-            loads.append(found)
-            made += [(now, ((start, stop, way),)) for way in self.ways]
-            beside = [b for b in rest if start in (b.stop, b.start) or stop in (b.start, b.stop)]
-            alike = {_kind(band) for band in beside}
-            rest_s = self._bands_s(rest)
-            for way in self.ways:
-                new = tuple(band for band in way if _kind(band) not in alike)
-                bands_s.append(rest_s + self._bands_s(new))
-            for way in self.ways:
-                if _shares_sums(rest, way):
-                    together = painted(now, start, stop, way)
-                    loads.append(stacked([self.load(together)]))
-                    made.append((now, ((start, stop, way),)))
-                    bands_s.append(self._bands_s(together))
-        for changed in self._changed(now):
-            loads.append(stacked([self.load(changed)]))
-            made.append((changed, ()))
-            bands_s.append(self._bands_s(changed))
-        found = side_by_side(loads)
-        found.work_s[...] += np.array(bands_s)
-        return Placements(made, found)
+        runs = list(combinations(edges, 2)) if self.ways else []
+        rests = [_outside(now, *run) for run in runs]
+        single: list[Painted] = [(now, ())]
+        for run, rest in zip(runs, rests, strict=True):
+            single += [(now, ((*run, way),)) for way in self.ways if _shares_sums(rest, way)]
+        single += [(changed, ()) for changed in self._changed(now)]
+        bands = [_covered(*one) for one in single]
+        found = self.loads(bands)
+        found.work_s[...] += [self._bands_s(each) for each in bands]
+        parts = [Placements(single.__getitem__, found)]
+        for run, rest, load in zip(runs, rests, self._beside_rest(rests), strict=True):
+            inner = tuple(edge for edge in edges if run[0] <= edge <= run[1])
+            found = load + self._alone(inner)
+            self._add_twice(found, self._twice(rest))
+            found.work_s[...] += self._joined_s(rest, *run)
+            painted_here = [(now, ((*run, way),)) for way in self.ways]
+            parts.append(Placements(painted_here.__getitem__, found))
+        return together(parts)
+
+    def _beside_rest(self, rests: list[tuple[Band, ...]]) -> Iterator[Load]:
+        """What other rows ask for, beside what a table without rows does."""
+        found = self.loads(rests) - stacked([self._nothing]) if rests else self._nothing
+        return (chosen(found, np.array([at])) for at in range(len(rests)))
+
+    def _joined_s(self, rest: tuple[Band, ...], start: int, stop: int) -> list[float]:
+        """Work that bands take if a run is given to each way; those beside it may be joined."""
+        beside = [b for b in rest if start in (b.stop, b.start) or stop in (b.start, b.stop)]
+        alike, rest_s = {_kind(band) for band in beside}, self._bands_s(rest)
+        if not alike:
+            return [rest_s + way_s for way_s in self._ways_s]
+        found = []
+        for way, kinds, way_s in zip(self.ways, self._kinds, self._ways_s, strict=True):
+            if not alike.isdisjoint(kinds):
+                way_s = self._bands_s(tuple(band for band in way if _kind(band) not in alike))
+            found.append(rest_s + way_s)
+        return found
+
+    @cached_property
+    def _ways_s(self) -> list[float]:
+        """Work that the bands of each way take."""
+        return [self._bands_s(way) for way in self.ways]
+
+    @cached_property
+    def _kinds(self) -> list[list[tuple[object, ...]]]:
+        return [[_kind(band) for band in way] for way in self.ways]
 
     def _changed(self, now: tuple[Band, ...]) -> Iterator[tuple[Band, ...]]:
         """One band sent in another way, or dealt out in another order, by the same holders."""
@@ -149,21 +187,18 @@ class TableSpace:
                     yield band.model_copy(update=sent)
 
     @cached_property
-    def every(self) -> Placements | None:
+    def every(self) -> list[Placements]:
         """Every way for up to three runs, or for either half of the columns; none if too many."""
-        cuts, parts = self._edges(()), []
+        cuts, parts = self._edges(()), list[Placements]()
         if len(self.profile.stats) > MOST_TABLES:
-            return None
+            return parts
         if len(self.ways) ** 2 <= _MOST_AT_ONCE and self.stats.table.embedding_dim > 1:
             parts.append(self._halves())
         for count in range(2, 4):
             shapes = list(combinations(cuts[1:-1], count - 1))
             if shapes and len(shapes) * len(self.ways) ** count <= _MOST_AT_ONCE:
                 parts += [self._products(cuts, [0, *inner, cuts[-1]]) for inner in shapes]
-        if not parts:
-            return None
-        made = [one for part in parts for one in part.made]
-        return Placements(made, side_by_side([part.loads for part in parts]))
+        return parts
 
     def _products(self, cuts: list[int], edges: list[int]) -> Placements:
         """Every way for every run between edges, no two neighbours alike.
@@ -179,20 +214,24 @@ class TableSpace:
         kept = np.flatnonzero((picks[1:] != picks[:-1]).all(axis=0) & (~shared | (count == 2)))
         picks, shared = picks[:, kept], shared[kept]
         found = total_load(
-            chosen(self._alone(cuts, *run), at) for run, at in zip(runs, picks, strict=True)
+            chosen(self._alone(tuple(cut for cut in cuts if run[0] <= cut <= run[1])), at)
+            for run, at in zip(runs, picks, strict=True)
         )
         found = found - stacked([self._nothing * (count - 1.0)])
         by_sums = self._by_sums[picks]
         mixed: NDArray[np.bool_] = np.asarray(by_sums.any(axis=0) & ~by_sums.all(axis=0))
         self._add_twice(found, mixed)
-        made: list[Painted] = [
-            ((), tuple((*run, self.ways[at]) for run, at in zip(runs, pick, strict=True)))
-            for pick in picks.T.tolist()
-        ]
+
+        def made(at: int) -> Painted:
+            return (), tuple(
+                (*run, self.ways[i]) for run, i in zip(runs, picks[:, at], strict=True)
+            )
+
         placements = Placements(made, found)
-        for at in np.flatnonzero(shared).tolist():
-            _put(found, at, self.load(placements.bands(at)))
-        found.work_s[...] += np.array([self._bands_s(way) for way in self.ways])[picks].sum(axis=0)
+        again = np.flatnonzero(shared)
+        if len(again):
+            _put(found, again, self.loads([placements.bands(at) for at in again.tolist()]))
+        found.work_s[...] += np.array(self._ways_s)[picks].sum(axis=0)
         return placements
 
     def _halves(self) -> Placements:
@@ -203,14 +242,16 @@ class TableSpace:
             [band.model_copy(update={"columns": columns}) for band in single]
             for columns in ((0, dim // 2), (dim // 2, dim))
         ]
-        loads = [stacked([self.load(painted((), 0, rows, (b,))) for b in half]) for half in halves]
+        loads = [self._worked_out([painted((), 0, rows, (b,)) for b in half]) for half in halves]
         left, right = (np.ravel(g) for g in np.indices((len(single), len(single))))
         found = chosen(loads[0], left) + chosen(loads[1], right) - stacked([self._nothing])
         by_sums = np.array([band.exchange == "sums" for band in single])
         self._add_twice(found, by_sums[left] != by_sums[right])
         found.work_s[...] += self._bands_s((single[0],) * 2)
-        pairs = zip(left.tolist(), right.tolist(), strict=True)
-        made: list[Painted] = [((), ((0, rows, (halves[0][a], halves[1][b])),)) for a, b in pairs]
+
+        def made(at: int) -> Painted:
+            return (), ((0, rows, (halves[0][left[at]], halves[1][right[at]])),)
+
         return Placements(made, found)
 
     @cached_property
@@ -238,42 +279,36 @@ class TableSpace:
         mine = bundle_key(self.stats.table, (), tree)
         return sum(bundle_key(one.table, (), tree) == mine for one in self.profile.stats)
 
-    def _twice(self, rest: tuple[Band, ...]) -> Load:
-        """What ways add to the work of readers that go through lookups for rows and for sums."""
+    def _twice(self, rest: tuple[Band, ...]) -> NDArray[np.bool_]:
+        """Ways with which readers go through lookups for rows and for sums, but not without."""
         by_sums = {band.exchange == "sums" for band in rest}
-        more = self._by_sums if by_sums == {False} else ~self._by_sums & (by_sums == {True})
-        found = stacked([self._nothing * 0.0] * len(self.ways))
-        self._add_twice(found, more)
-        return found
+        return self._by_sums if by_sums == {False} else ~self._by_sums & (by_sums == {True})
 
     def _add_twice(self, loads: Load, which: NDArray[np.bool_]) -> None:
         each_s = self.cluster.work.lookup_s * self.profile.lookups_per_step(self.stats)
         loads.work_s[: self.cluster.num_devices] += each_s * which
 
-    def _alone(self, edges: list[int], start: int, stop: int) -> Load:
+    def _alone(self, edges: tuple[int, ...]) -> Load:
         """Loads of a run in every way; rows add up over runs between neighbouring edges."""
-        inner = [edge for edge in edges if start <= edge <= stop]
-        parts = [self._part(a, b) for a, b in pairwise(inner)]
-        if len(parts) == 1:
-            return parts[0]
-        added = total_load(parts) - stacked([self._nothing * (len(parts) - 1.0)])
-        if not self._sums.size:
-            return added
-        rows = np.flatnonzero(~self._by_sums)
-        found = side_by_side([chosen(added, rows), self._sums_of(start, stop)])
-        return chosen(found, np.argsort(np.concatenate([rows, self._sums]), kind="stable"))
+        if edges not in self.known_sums:
+            parts = [self._of_run(*run) for run in pairwise(edges)]
+            added = total_load(parts) - stacked([self._nothing * (len(parts) - 1.0)])
+            rows = np.flatnonzero(~self._by_sums)
+            if len(rows) < len(self.ways) and len(parts) > 1:
+                sums = self._of_run(edges[0], edges[-1], only_sums=True)
+                order = np.argsort(np.concatenate([rows, self._sums]), kind="stable")
+                added = chosen(side_by_side([chosen(added, rows), sums]), order)
+            self.known_sums[edges] = added
+        return self.known_sums[edges]
 
-    def _part(self, start: int, stop: int) -> Load:
-        if (start, stop) not in self.known:
-            each = [self.load(painted((), start, stop, way)) for way in self.ways]
-            self.known[start, stop] = stacked(each)
-        return self.known[start, stop]
-
-    def _sums_of(self, start: int, stop: int) -> Load:
-        if (start, stop) not in self.known_sums:
-            each = [self.load(painted((), start, stop, self.ways[i])) for i in self._sums.tolist()]
-            self.known_sums[start, stop] = stacked(each)
-        return self.known_sums[start, stop]
+    def _of_run(self, start: int, stop: int, only_sums: bool = False) -> Load:
+        """Loads of a run in every way, worked out together."""
+        key = (start, stop, only_sums)
+        if key not in self.known_runs:
+            which = self._sums.tolist() if only_sums else range(len(self.ways))
+            each = [painted((), start, stop, self.ways[at]) for at in which]
+            self.known_runs[key] = self._worked_out(each)
+        return self.known_runs[key]
 
     @cached_property
     def _by_sums(self) -> NDArray[np.bool_]:
@@ -297,8 +332,8 @@ class TableSpace:
         return sorted({0, rows, *kept, *_some(stops, MOST_CUTS + 2 - len(kept))})
 
 
-def _put(loads: Load, at: int, load: Load) -> None:
-    """Give one of stacked loads another value."""
+def _put(loads: Load, at: Ints, load: Load) -> None:
+    """Give some of stacked loads other values."""
     for name in ("kept", "moved", "work_s", "rounds"):
         getattr(loads, name)[..., at] = getattr(load, name)
     for name in ("ids", "forward", "sync"):
