@@ -55,6 +55,7 @@ CUT_TABLES = ("recshard",)  # methods that do so on demand
 # Without counts, blocks of row ids look evenly hot. Dealing the same rows out really is even.
 DEALT = ("row-wise-coalesced",)
 STARTS = 2  # of the search through small problems
+ALIKE = 1e-9  # of a step, by which starts that are the same may differ
 MANY_TABLES = 50  # of which a part tells most: few rows matter by themselves
 CLOSE = 1.1  # times the bound: where so many are, free choices lead to no better plan
 BOTH_WAYS = 200  # tables that are placed with sums inside nodes and without
@@ -320,9 +321,12 @@ class Planning:
         if near and len(self.profile.stats) > MOST_TABLES:
             return []
         better: list[Candidate] = []
-        starts = sorted(found, key=self.rank_s)[:STARTS]
+        starts: list[Candidate] = []
+        for one in sorted(found, key=self.rank_s):  # those that take as long lead to the same
+            if not starts or self.rank_s(one) > (1 + ALIKE) * self.rank_s(starts[-1]):
+                starts.append(one)
         search: Search | None = None
-        for start in starts:
+        for start in starts[:STARTS]:
             if self.rank_s(start) > WORTH_SEARCHING * self.rank_s(starts[0]):
                 break
             if search is None or self.options.constraints.pins_owners:

@@ -27,10 +27,11 @@ from rowtier.plan.joint.space import MOST_CUTS, Placements, TableSpace, together
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile
 
-MOST_LOADS = 2_000  # of bands, that are worked out: about a second
-_IN_PAIRS = 48  # of the best placements of each table
+MOST_LOADS = 2_000  # of bands, that the first round works out: about half a second
+_MOST_IN_ALL = 5_000  # the same of all rounds
+_IN_PAIRS = 240  # of the best placements of each table
 _IN_ALL_PAIRS = 320  # the same by either measure, where all placements are known
-_MOST_PAIRS = 100_000
+_MOST_PAIRS = 100_000  # of two tables, that are priced: with 20,000 a tiny problem was missed
 _AT_ONCE = 2_000  # pairs: as many as a processor's cache holds
 _ROUNDS = 8
 _LEAST_GAIN = 1e-6  # of a step, that another round must bring
@@ -80,7 +81,7 @@ class Search:
     @property
     def is_over(self) -> bool:
         """Whether all that may be spent is."""
-        return self.spent[0] > MOST_LOADS
+        return self.spent[0] > _MOST_IN_ALL
 
     def improve(self, bands: Bands) -> Bands:
         """The best bands found from here on; the same if none are better."""

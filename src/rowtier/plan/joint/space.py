@@ -26,7 +26,9 @@ from rowtier.plan.joint.owners import Way
 from rowtier.profile.curve import Ints
 from rowtier.profile.profile import Profile, TableStats
 
-MOST_CUTS = 3  # places where a table is cut that may be moved; and two where it is not
+MOST_CUTS = 3  # places where a table is cut that may be moved
+_MORE_CUTS = 7  # of a table: these, and places where its heat changes
+_FEW_CUTS = 5  # the same where all placements are tried
 MOST_TABLES = 2  # of which all placements are tried
 _MOST_CHANGED = 6  # bands of a table that are tried in other ways on the same holders
 _MOST_AT_ONCE = 40_000  # placements of a table that are tried whatever it has now
@@ -189,7 +191,7 @@ class TableSpace:
     @cached_property
     def every(self) -> list[Placements]:
         """Every way for up to three runs, or for either half of the columns; none if too many."""
-        cuts, parts = self._edges(()), list[Placements]()
+        cuts, parts = self._edges((), _FEW_CUTS), list[Placements]()
         if len(self.profile.stats) > MOST_TABLES:
             return parts
         if len(self.ways) ** 2 <= _MOST_AT_ONCE and self.stats.table.embedding_dim > 1:
@@ -323,13 +325,13 @@ class TableSpace:
         """What a table asks for that has no rows: in every load once."""
         return self.load(())
 
-    def _edges(self, now: tuple[Band, ...]) -> list[int]:
+    def _edges(self, now: tuple[Band, ...], most: int = _MORE_CUTS) -> list[int]:
         """Some of the places where it is cut now, and where its heat changes most evenly."""
         rows = self.stats.table.num_embeddings
         used = sorted({band.start for band in now} - {0})
         stops = [int(stop) for stop in self.stats.curve.stops if stop < rows and stop not in used]
         kept = _some(used, MOST_CUTS)
-        return sorted({0, rows, *kept, *_some(stops, MOST_CUTS + 2 - len(kept))})
+        return sorted({0, rows, *kept, *_some(stops, most - len(kept))})
 
 
 def _put(loads: Load, at: Ints, load: Load) -> None:
