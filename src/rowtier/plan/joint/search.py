@@ -22,6 +22,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.load import Load, chosen, stacked, total_load
 from rowtier.cost.memory import Reserve, pools
 from rowtier.cost.options import CostOptions
+from rowtier.cost.step import step_cost
 from rowtier.plan.joint.owners import Way
 from rowtier.plan.joint.space import MOST_CUTS, Placements, TableSpace, together
 from rowtier.profile.curve import Floats, Ints
@@ -34,6 +35,7 @@ _IN_ALL_PAIRS = 320  # the same by either measure, where all placements are know
 _MOST_PAIRS = 100_000  # of two tables, that are priced: with 20,000 a tiny problem was missed
 _AT_ONCE = 2_000  # pairs: as many as a processor's cache holds
 _ROUNDS = 8
+_EXACTLY = 16  # placements of each table that are priced with all others
 _LEAST_GAIN = 1e-6  # of a step, that another round must bring
 
 
@@ -107,7 +109,30 @@ class Search:
                 best = self._two(near, spaces, now, loads, one, other, best)
             if best > before * (1 - _LEAST_GAIN):
                 break
-        return dict(zip(names, now, strict=True))
+        return self._exactly(dict(zip(names, now, strict=True)), near, loads)
+
+    def _exactly(self, bands: Bands, near: list[Placements], loads: list[Load]) -> Bands:
+        """The same with tables moved to where the whole plan takes less work.
+
+        Loads add up, but bands that are alike in several tables run as one. So of each table the
+        few placements that look best are priced with all others.
+        """
+        work = self.cluster.work
+        if not (work.band_s or work.bundle_s or work.copied_s):
+            return bands
+        best, best_s = bands, self._step_s(bands)
+        for index, stats in enumerate(self.profile.stats):
+            values = self._values(self._others(loads, {index}) + near[index].loads)
+            for at in np.argsort(values, kind="stable")[:_EXACTLY].tolist():
+                if np.isfinite(values[at]):
+                    other = {**best, stats.table.name: near[index].bands(at)}
+                    other_s = self._step_s(other)
+                    if other_s < best_s * (1 - _LEAST_GAIN):
+                        best, best_s = other, other_s
+        return best
+
+    def _step_s(self, bands: Bands) -> float:
+        return step_cost(bands, self.profile, self.cluster, None, self.cost).step_s
 
     @cached_property
     def _spaces(self) -> list[TableSpace]:
