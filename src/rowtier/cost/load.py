@@ -13,9 +13,10 @@ from operator import add
 
 import numpy as np
 
-from rowtier.band import Band
+from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.bundling import bundle_key
+from rowtier.cost.deal import known_rows
 from rowtier.cost.links import Flow
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.tally import Tally
@@ -63,6 +64,20 @@ class Load:
         tree = tree_of(cluster)
         tally = Tally.of_plans(tree, options, stats, placements, profile)
         shared = [bundle_key(stats.table, bands, tree) is not None for bands in placements]
+        return cls._of(tally, tally.pieces_s * np.array(shared))
+
+    @classmethod
+    def of_all(
+        cls, bands: Bands, profile: Profile, cluster: Cluster, options: CostOptions = DEFAULTS
+    ) -> Load:
+        """The load of all tables together, with the work of bands as they are run."""
+        tally = Tally(tree_of(cluster), options, len(profile.stats))
+        for stats in profile.stats:
+            tally.add(stats, bands[stats.table.name], profile, known_rows(stats, None))
+        return cls._of(tally, 0.0)
+
+    @classmethod
+    def _of(cls, tally: Tally, shared_s: float | Floats) -> Load:
         own = tally.by_holder()
         ids, forward = tally.ids.flow().back, tally.forward.flow()
         synced = (own.sync + own.sync_ids).swapaxes(0, 1)
@@ -71,7 +86,7 @@ class Load:
         return cls(
             np.rint(own.weights + own.state).swapaxes(0, 1),
             (own.read + own.written).swapaxes(0, 1),
-            tally.work_s(own) - tally.pieces_s * np.array(shared),
+            tally.work_s(own) - shared_s,
             ids,
             forward,
             sync,

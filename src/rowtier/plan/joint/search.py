@@ -89,7 +89,7 @@ class Search:
         """The best bands found from here on; the same if none are better."""
         spaces, names = self._spaces, [stats.table.name for stats in self.profile.stats]
         now = [bands[stats.table.name] for stats in self.profile.stats]
-        loads = [space.load(mine) for space, mine in zip(spaces, now, strict=True)]
+        loads = [space.whole_load(mine) for space, mine in zip(spaces, now, strict=True)]
         best = np.inf
         for _ in range(_ROUNDS):
             before = best
@@ -103,7 +103,7 @@ class Search:
                 if values[order[0]] < best * (1 - _LEAST_GAIN):
                     best = float(values[order[0]])
                     now[index] = found.bands(int(order[0]))
-                    loads[index] = space.load(now[index])
+                    loads[index] = space.whole_load(now[index])
                 near.append(found)
             for one, other in combinations(range(len(spaces)), 2):
                 best = self._two(near, spaces, now, loads, one, other, best)
@@ -174,7 +174,7 @@ class Search:
                 best = float(values[at])
                 for index, pick in ((one, picks[0]), (other, picks[1])):
                     now[index] = near[index].bands(int(pick[at]))
-                    loads[index] = spaces[index].load(now[index])
+                    loads[index] = spaces[index].whole_load(now[index])
         return best
 
     def _promising(self, rest: Load, loads: Load, is_known: bool, best: float) -> Side:

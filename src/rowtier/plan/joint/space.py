@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
-from rowtier.cost.bundling import bundle_key
+from rowtier.cost.bundling import bundle_key, pieces_run
 from rowtier.cost.load import Load, chosen, side_by_side, stacked, total_load
 from rowtier.cost.options import CostOptions
 from rowtier.cost.tree import tree_of
@@ -98,6 +98,11 @@ class TableSpace:
     def load(self, bands: tuple[Band, ...]) -> Load:
         """What bands ask of every holder, but for the work that each band takes."""
         return chosen(self.loads([bands]), 0)
+
+    def whole_load(self, bands: tuple[Band, ...]) -> Load:
+        """The same with the work that each band takes."""
+        found = self.load(bands)
+        return replace(found, work_s=found.work_s + self._bands_s(bands))
 
     def loads(self, placements: Sequence[tuple[Band, ...]]) -> Load:
         """The same of several placements, side by side."""
@@ -267,9 +272,8 @@ class TableSpace:
         return self._pieces_s(bands) / alike
 
     def _pieces_s(self, bands: tuple[Band, ...]) -> float:
-        work = self.cluster.work
-        copied = sum(band.scope != self.cluster.top for band in bands) * self.cost.training
-        return work.band_s * len(bands) + work.copied_s * copied
+        pieces = pieces_run([(self.stats.table, bands)], tree_of(self.cluster))
+        return pieces.work_s(self.cluster.work, self.cost.training)
 
     def _runs_alone(self, bands: tuple[Band, ...]) -> bool:
         return bundle_key(self.stats.table, bands, tree_of(self.cluster)) is None

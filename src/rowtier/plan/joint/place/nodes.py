@@ -15,7 +15,7 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
-from rowtier.cost.load import Load, chosen, stacked, total_load
+from rowtier.cost.load import Load, chosen, stacked
 from rowtier.cost.options import CostOptions
 from rowtier.cost.tree import tree_of
 from rowtier.plan.joint.place.ways import LEAST_COLUMNS
@@ -39,11 +39,9 @@ def with_places(
             if any(_is_in_node(band, scope) for band in found[stats.table.name])
         ]
         if inside:
-            rest = [
-                Load.of(s, _beside(found[s.table.name], scope, cluster), profile, cluster, cost)
-                for s in profile.stats
-            ]
-            nodes = _Nodes(profile, cluster, cost, level, total_load(rest))
+            beside = {name: _beside(mine, scope, cluster) for name, mine in found.items()}
+            rest = Load.of_all(beside, profile, cluster, cost)
+            nodes = _Nodes(profile, cluster, cost, level, rest)
             for stats, columns in nodes.places(inside, found):
                 found[stats.table.name] = [
                     one
