@@ -9,11 +9,15 @@ from recshard_models import flat_cluster, skewed_model, total_bytes
 from strategies import counted
 
 from rowtier import Band, Cluster, Profile, Table, make_plan
-from rowtier.cost.load import Load, total_load
+from rowtier.cost.load import Load, chosen, total_load
+from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
+from rowtier.plan.joint.bound import least_of
 from rowtier.plan.joint.make import SURELY, Planning
 from rowtier.plan.joint.place.make import Maker
+from rowtier.plan.joint.space import TableSpace
 from rowtier.plan.options import PlanOptions
+from rowtier.work import Work
 
 
 @given(st.data(), rich_clusters(), rich_profiles(max_tables=3))
@@ -81,16 +85,38 @@ def test_cold_rows_get_no_band_of_their_own_where_bands_take_work() -> None:
     assert {len(bands) for bands in plan.bands.values()} == {1}
 
 
-def test_plans_that_are_surely_slower_are_not_priced() -> None:
+def test_methods_that_are_surely_slower_do_not_place_all_tables() -> None:
     profile = _half_cold()
-    planning = Planning(profile, _two(profile, 1.0), PlanOptions())
-    fast, slow = (
-        {s.table.name: (Band(start=0, stop=100, scope="node", tier=tier),) for s in profile.stats}
-        for tier in ("fast", "slow")
-    )
-    found = planning.priced_candidates([fast])
-    assert list(planning.hopeful([fast, slow], found)) == [fast]
-    assert list(planning.hopeful([fast, slow], [])) == [fast, slow]
+    cluster = _two(profile, 1.0)
+    planning = Planning(profile, cluster, PlanOptions())
+    least = least_of(profile, cluster, PlanOptions(), CostOptions())
+    others = {"row-wise", "row-wise-coalesced", "table-wise", "recshard", "sca"}
+    assert others <= set(planning._hopeful(least, np.inf))
+    assert not list(planning._hopeful(least, 0.1 * least.seconds))
+
+
+def test_placements_of_a_table_take_the_work_that_their_bands_take() -> None:
+    """A scope below the top that is the whole cluster has no copies to keep equal."""
+    profile = _half_cold()
+    two = _two(profile, 1.0)
+    levels = (*two.levels, two.levels[-1].model_copy(update={"name": "all", "size": 1}))
+    work = Work(band=1e-6, copied=1e-5)
+    cluster = two.model_copy(update={"levels": levels, "work": work})
+    table = profile.stats[0].table
+    ways = [
+        (Band(start=0, stop=1, scope=scope, tier="fast", members=members),)
+        for scope in cluster.scopes
+        for members in ("all", (0,))
+    ]
+    facts = (profile.stats[0], ways, profile, cluster, CostOptions(), [0])
+    space = TableSpace(*facts)
+    now = (Band(start=0, stop=table.num_embeddings, scope=cluster.scopes[1], tier="fast"),)
+    found = space.placements(now)
+    for at in range(found.loads.work_s.shape[-1]):
+        whole = space.whole_load(found.bands(at))
+        joined = len(found.bands(at)) > 1  # bands that lie side by side may be one
+        if not joined:
+            assert chosen(found.loads, at).work_s == pytest.approx(whole.work_s, abs=1e-12)
 
 
 @given(st.data(), rich_clusters(), rich_profiles())
