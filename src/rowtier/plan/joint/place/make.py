@@ -69,8 +69,9 @@ class Maker:
         for _ in range(LEVELLED):
             spread = plan.levelling.spread(load)
             found = self._made(tables, plan, spread)
-            if found is None or not spread.sets:
-                best = best or found
+            if not spread.sets:
+                return best or found
+            if found is None:
                 break
             time = step_cost(found, self.profile, self.cluster, None, self.cost).time
             if time.step_s >= best_s:
