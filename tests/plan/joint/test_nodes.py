@@ -109,3 +109,17 @@ def test_joint_makes_plans_with_sums_that_stay_in_nodes_and_others() -> None:
     for one in made:
         assert planning.fits(one.bands)
         assert not list(find_mistakes(Plan.build("joint", PROFILE, cluster, one.bands)))
+
+
+def test_sums_of_servers_inside_nodes_stay_with_the_servers() -> None:
+    nodes = _nodes(PROFILE).model_dump(by_alias=True)
+    far = {"name": "far", "capacity": 10**9, "bandwidth": 1e9}
+    servers = [{"name": "store", "count": 2, "level": "node", "tiers": [far]}]
+    cluster = Cluster.model_validate({**nodes, "servers": servers})
+    member = cluster.group_size(1)  # the first after a node's devices
+    stats = PROFILE.stats[0]
+    rows = stats.table.num_embeddings
+    band = Band(start=0, stop=rows, scope="node", members=(member,), tier="far", exchange="sums")
+    profile = Profile(PROFILE.batch_size, (stats,))
+    bands = {stats.table.name: [band]}
+    assert with_places(bands, profile, cluster, DEFAULTS) == bands

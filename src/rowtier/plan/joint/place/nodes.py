@@ -36,7 +36,7 @@ def with_places(
         inside = [
             stats
             for stats in profile.stats
-            if any(_is_in_node(band, scope) for band in found[stats.table.name])
+            if any(_is_in_node(band, scope, cluster) for band in found[stats.table.name])
         ]
         if inside:
             beside = {name: _beside(mine, scope, cluster) for name, mine in found.items()}
@@ -46,7 +46,9 @@ def with_places(
                 found[stats.table.name] = [
                     one
                     for band in found[stats.table.name]
-                    for one in (_with(band, columns) if _is_in_node(band, scope) else [band])
+                    for one in (
+                        _with(band, columns) if _is_in_node(band, scope, cluster) else [band]
+                    )
                 ]
     return found
 
@@ -69,7 +71,9 @@ class _Nodes:
     ) -> Iterator[tuple[TableStats, Columns]]:
         """Where each table is best, the heaviest first, then each again beside all others."""
         size, scope = tree_of(self.cluster).sizes[self.level], self.cluster.scopes[self.level]
-        mine = [[b for b in bands[s.table.name] if _is_in_node(b, scope)] for s in inside]
+        mine = [
+            [b for b in bands[s.table.name] if _is_in_node(b, scope, self.cluster)] for s in inside
+        ]
         whole = [self._turns(*facts, 1) for facts in zip(inside, mine, strict=True)]
         alone_s = [float(self._step_s(load)[0]) for load in whole]
         much_s = MUCH * sum(alone_s) / size
@@ -139,12 +143,17 @@ def _with(band: Band, columns: Columns) -> list[Band]:
 
 def _beside(bands: list[Band], scope: str, cluster: Cluster) -> tuple[Band, ...]:
     """All other bands, of devices in fast memory: how much it has room for is not known yet."""
-    tree, fast = tree_of(cluster), {"tier": cluster.device.tiers[0].name}
-    others = [band for band in bands if not _is_in_node(band, scope)]
-    on_devices = [tree.kinds[tree.holders_of(band)[0, 0]] == 0 for band in others]
-    pairs = zip(others, on_devices, strict=True)
-    return tuple(band.model_copy(update=fast) if here else band for band, here in pairs)
+    fast = {"tier": cluster.device.tiers[0].name}
+    others = [band for band in bands if not _is_in_node(band, scope, cluster)]
+    return tuple(
+        band.model_copy(update=fast) if _on_devices(band, cluster) else band for band in others
+    )
 
 
-def _is_in_node(band: Band, scope: str) -> bool:
-    return band.scope == scope and band.exchange == "sums"
+def _is_in_node(band: Band, scope: str, cluster: Cluster) -> bool:
+    return band.scope == scope and band.exchange == "sums" and _on_devices(band, cluster)
+
+
+def _on_devices(band: Band, cluster: Cluster) -> bool:
+    tree = tree_of(cluster)
+    return bool(tree.kinds[tree.holders_of(band)[0, 0]] == 0)
