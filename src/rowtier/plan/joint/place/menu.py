@@ -32,7 +32,9 @@ class Menu:
     is_open: Flags  # of each home: whether it may be chosen
     owned: Flags  # whether one device has all rows there, which is still to be found
     by_sums: Flags  # whether such an owner sends partial sums
-    seconds: Floats  # homes × buckets, of one row; endless where a home is not open
+    seconds: (
+        Floats  # homes × buckets, of one row; endless if a home is not open and it is asked for
+    )
     busy_s: Floats  # the part of them that the holder's memory and work take
     reading_s: Floats  # the part that is the readers' work
     choosing_s: Floats  # the seconds with devices and servers weighed as the bound weighs them
@@ -67,7 +69,7 @@ class Menu:
             each_s[beside & (costs.sums == one)] = sums_s(one, share) / share if share else np.inf
         is_open = (allowed[shelf] > 0) & np.isfinite(choosing_s).any(axis=1) & np.isfinite(each_s)
         more_s = np.multiply.outer(np.where(is_open, each_s, 0.0), mass)
-        more_s[~is_open] = np.inf
+        more_s[np.ix_(~is_open, mass > 0)] = np.inf  # rows that nobody asks for may be anywhere
         busy_s, reading_s = costs.busy_s @ basis, costs.reading_s @ basis
         memory_bytes = np.zeros((len(costs.homes), len(tables.capacity)))
         memory_bytes[np.arange(len(costs.homes)), [h.memory for h in costs.homes]] = (
