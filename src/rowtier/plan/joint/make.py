@@ -190,7 +190,8 @@ class Planning:
                 tables = replace(tables, capacity=slack * tables.capacity)
                 priced = best_prices(tables, allowed)[0]
             menus, chosen = menus_of(least.pricing, tables, priced.prices, allowed)
-            made = maker.bands(menus, chosen, scarcity_prices(tables, chosen, fast, allowed))
+            scarce, last = scarcity_prices(tables, chosen, fast, allowed), slack == SLACKS[-1]
+            made = maker.bands(menus, chosen, scarce, evenly=last)
             if made is not None:
                 return self.priced_candidates([made])
         return []

@@ -46,10 +46,13 @@ class Maker:
     cost: CostOptions
     stop: Callable[[], bool] = ALONE.stop
 
-    def bands(self, menus: Sequence[Menu], priced: Priced, scarce: Floats) -> Bands | None:
+    def bands(
+        self, menus: Sequence[Menu], priced: Priced, scarce: Floats, *, evenly: bool = True
+    ) -> Bands | None:
         """The bands that were chosen; a table that finds no owner goes without one.
 
-        `scarce` are prices at which owners run out of memory.
+        `scarce` are prices at which owners run out of memory. If what should be spread unevenly
+        does not fit so, it is spread evenly, or, without `evenly`, nothing is made.
         """
         setting = Setting(self.profile, self.cluster, self.cost, priced.prices, scarce)
         tables = [
@@ -57,13 +60,13 @@ class Maker:
             for index, menu in enumerate(menus)
         ]
         plan = Placing(setting, tables, self.options.reserved, priced.seconds, self.stop).best()
-        return None if plan is None else self._levelled(tables, plan)
+        return None if plan is None else self._levelled(tables, plan, evenly)
 
-    def _levelled(self, tables: Sequence[PlacedRows], plan: Placed) -> Bands | None:
+    def _levelled(self, tables: Sequence[PlacedRows], plan: Placed, evenly: bool) -> Bands | None:
         """Bands with what is spread anyway spread so that devices end alike.
 
         How busy memory is shows when it is filled; what is more than was counted on is counted
-        on in the next round. If no uneven spread fits, everything is spread evenly.
+        on in the next round.
         """
         load, best, best_s = plan.packed.load.copy(), None, np.inf
         for _ in range(LEVELLED):
@@ -81,7 +84,7 @@ class Maker:
             if more_s.max() <= WORTH_LEVELLING * time.step_s:
                 break
             load[:, 2 * len(self.cluster.levels) :] += more_s[: len(load), None]
-        return best or self._made(tables, plan, Spread())
+        return best or (self._made(tables, plan, Spread()) if evenly else None)
 
     def _made(self, tables: Sequence[PlacedRows], plan: Placed, spread: Spread) -> Bands | None:
         """The bands of a way to spread what is spread, with fast memory filled."""
