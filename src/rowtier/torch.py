@@ -15,10 +15,11 @@ from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.file_batches import FileBatch, ParquetBatches
 from rowtier.runtime.memory import Disk
-from rowtier.runtime.module import JaggedRows, ShardedEmbeddings
+from rowtier.runtime.module import ShardedEmbeddings
 from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
 from rowtier.runtime.pipeline import Pipeline
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
+from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
 from rowtier.runtime.wire import LostRankError
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "ShardedEmbeddings",
     "SparseAdam",
     "Totals",
+    "UnshardedEmbeddings",
     "load_checkpoint",
     "save_checkpoint",
 ]

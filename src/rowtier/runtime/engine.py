@@ -108,7 +108,6 @@ class Engine:
         self._sums: dict[int, Sums] | None = None
         self._beside: ThreadPoolExecutor | None = None
         self._synced: Future[dict[int, Sums]] | None = None
-        self._factor = 1.0
         self.dense_time: DenseTime | None = None  # while somebody measures
         self.initialise()
 
@@ -224,7 +223,8 @@ class Engine:
         """Bring gradients of the outputs to the rows; `step` applies them."""
         if self._sums is not None:
             raise UserError(
-                "backward after the gradients of this step were clipped: call step() first"
+                "backward after the gradients of this step were clipped or unscaled: call "
+                "step(), or zero_grad(), first"
             )
         scaled = {
             entry.bundle: grad / entry.lengths if entry.table.pooling == "mean" else grad
@@ -239,24 +239,25 @@ class Engine:
                 )
             self._synced = self._beside.submit(self.reducer.sync.run)
 
-    def clip(self, max_norm: float) -> float:
-        """Scale all gradients so that their norm over all tables is at most `max_norm`."""
-        self._sums = self.reducer.sums(self._copies(), every=True)
-        scale = self._scale
-        norm = float(np.sqrt(self.reducer.norm_squared(self._sums))) * scale
-        self._factor = min(1.0, max_norm / (norm + 1e-6))
-        return norm
+    def norm(self) -> float:
+        """The norm of all gradients that wait, over all tables; all ranks must call this."""
+        with self.inside():
+            self._sums = self.reducer.sums(self._copies(), every=True)
+            return float(np.sqrt(self.reducer.norm_squared(self._sums))) * self._scale
 
     @property
     def _scale(self) -> float:
         return 1.0 / self.world.tree.devices if self.options.gradients == "mean" else 1.0
 
-    def step(self, rates: Mapping[str, float]) -> None:
-        """Update every row that has gradients, once, at the learning rate of its optimizer."""
-        sums, clipped = self._sums, self._sums is not None
+    def step(self, rates: Mapping[str, float], factor: float = 1.0) -> None:
+        """Update every row that has gradients, once, at the learning rate of its optimizer.
+
+        Gradients are multiplied by a factor first.
+        """
+        sums, summed = self._sums, self._sums is not None
         if sums is None:
             sums = self.reducer.sums(self._copies(), every=False)
-        scale = np.float32(self._scale * self._factor)
+        scale = np.float32(self._scale * factor)
         if scale != 1:
             sums = {number: (slots, grads * scale) for number, (slots, grads) in sums.items()}
         squares = self.reducer.squares(sums)
@@ -264,12 +265,12 @@ class Engine:
         for number, shard in self.run_shards.items():
             if number in sums:
                 self._update(shard, *sums[number], rates, squares.get(number))
-            elif not clipped:
+            elif not summed:
                 self._update_simple(shard, scale, rates)
         for memory in self.memories.values():
             memory.settle()
         self.counters.steps += 1
-        self._sums, self._factor = None, 1.0
+        self._sums = None
 
     def _copies(self) -> dict[int, Sums]:
         """Gradients of rows that have copies, summed over all of them."""
@@ -315,7 +316,7 @@ class Engine:
         """Drop gradients that were not applied."""
         if self._synced is not None:
             self._copies()
-        self._sums, self._factor = None, 1.0
+        self._sums = None
         for shard in self.run_shards.values():
             shard.parts.clear()
 

@@ -48,6 +48,7 @@ def weight_names(engine: Engine) -> dict[str, Table]:
 
 def weights_dict(engine: Engine) -> dict[str, torch.Tensor]:
     """All weights as logical tables, in their types; all ranks must call this."""
+    _agree(engine, "state_dict()")
     return {
         name: _tensors(engine, table, ["weight"])["weight"]
         for name, table in weight_names(engine).items()
@@ -56,6 +57,7 @@ def weights_dict(engine: Engine) -> dict[str, torch.Tensor]:
 
 def load_weights(engine: Engine, weights: Mapping[str, Any]) -> None:
     """Take weights of logical tables: whole tensors, or DTensors; all ranks must call this."""
+    _agree(engine, "load_state_dict()")
     names = weight_names(engine)
     for name, tensor in weights.items():
         _check(name, names[name], "weight", tensor)
@@ -65,6 +67,7 @@ def load_weights(engine: Engine, weights: Mapping[str, Any]) -> None:
 
 def state_dict(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:
     """Optimizer state per weight, and the number of steps; all ranks must call this."""
+    _agree(engine, "state_dict() of the optimizer")
     found = {}
     for name, table in weight_names(engine).items():
         state = _tensors(engine, table, _state_names(engine, table))
@@ -74,6 +77,7 @@ def state_dict(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:
 
 def load_state(engine: Engine, state: Mapping[str, Mapping[str, Any]]) -> None:
     """Take optimizer state of logical tables; all ranks must call this."""
+    _agree(engine, "load_state_dict() of the optimizer")
     names = weight_names(engine)
     for name, table in names.items():
         found = state.get(name, {})
@@ -92,6 +96,11 @@ def load_state(engine: Engine, state: Mapping[str, Mapping[str, Any]]) -> None:
     steps = [int(state[name]["step"]) for name in names if "step" in state.get(name, {})]
     if steps:
         engine.step_number = max(steps)
+
+
+def _agree(engine: Engine, call: str) -> None:
+    if not _blank.get():
+        engine.wire.agree(call)
 
 
 def _state_names(engine: Engine, table: Table) -> tuple[str, ...]:

@@ -5,36 +5,32 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch.distributed.tensor import DTensor
 
 from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
-from rowtier.runtime import kernels
 from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions, chosen_optimizers
-from rowtier.runtime.exchange import Trip
+from rowtier.runtime.lookup import Lookup, Made
 from rowtier.runtime.memory import Tiers
 from rowtier.runtime.optim import Optimizer
+from rowtier.runtime.row_gradient import Waiting
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.storage import Init
+from rowtier.runtime.traced import Output, register, trace
+from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-
-
-class JaggedRows(NamedTuple):
-    """The rows of one feature's lookups, sample after sample."""
-
-    values: torch.Tensor  # lookups × embedding_dim
-    lengths: torch.Tensor  # per sample
 
 
 class _Keyed(Addressed):
@@ -56,7 +52,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     As in TorchRec, weights of a KeyedJaggedTensor count only if `is_weighted` is set;
     `from_module` takes that over from the collection.
 
-    The module has no parameters: `optimizer` updates the rows, after `backward`.
+    Its only parameter is a handle that stands for all rows: freeze them with `requires_grad_`,
+    clip and drop their gradients with those of the model. `optimizer` updates them.
     """
 
     # TorchRec's DistributedModelParallel loads state module by module and drops what they
@@ -84,9 +81,17 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         )
         chosen = chosen_optimizers(plan, optimizer)
         self.engine = Engine(plan, chosen, process_group, options)
-        self.is_weighted = False
-        self._handle = torch.zeros(0, requires_grad=True)
-        self.optimizer = EmbeddingOptimizer(self.engine)
+        self.is_weighted, self.given_optimizer = False, optimizer
+        # What PyTorch sees of the rows: see row_gradient.py.
+        self.row_handle = torch.nn.Parameter(torch.zeros(1))
+        self.waiting = Waiting(self.row_handle, self.engine)
+        self.optimizer = EmbeddingOptimizer(self.engine, self.waiting)
+        self.outputs = tuple(
+            Output(read.key, read.feature, read.table.embedding_dim, read.table.pooling != "none")
+            for read in self.remapper.reads
+        )
+        self.open_lookups: dict[int, Made] = {}
+        self.number = register(self)
 
     @classmethod
     def from_module(cls, module: torch.nn.Module, plan: Plan, *args: Any, **kw: Any) -> Any:
@@ -147,6 +152,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, batch: Any) -> Any:
         """Look up a batch."""
+        if torch.compiler.is_compiling():
+            return self._traced(batch)
         with self.engine.inside():
             return self._look_up(batch)
 
@@ -155,10 +162,11 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         addressed = batch.batch if asked else self._addressed(batch)
         keyed = isinstance(addressed, _Keyed)
         weights = {} if asked or batch is addressed else self._trained_weights(batch)
-        self._refuse_weights(weights)
+        if torch.is_grad_enabled():
+            self.refuse_weights(weights)
         device = torch.device("cpu") if asked else _device_of(batch)
         given = batch if asked else addressed
-        found = _Lookup.apply(self._handle, self, given, list(weights), *weights.values())
+        found = Lookup.apply(self.row_handle, self, given, list(weights), *weights.values())
         outputs = {
             read.key: output.to(device)
             for read, output in zip(self.remapper.reads, found, strict=True)
@@ -194,6 +202,25 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
                 shaped[read.key] = JaggedRows(output, lengths)
         return shaped
 
+    def _traced(self, batch: Any) -> Any:
+        """Look up a batch while torch.compile or torch.export follows."""
+        found = trace(self, batch)
+        shaped: dict[str, Any] = {}
+        if not isinstance(batch, dict):
+            from rowtier.runtime.modules import traced_outputs
+
+            return traced_outputs(self.outputs, found, batch)
+        for key, feature, dim, pooled in self.outputs:
+            entry = batch[feature]
+            if pooled:
+                shaped[key] = found[key]
+            elif isinstance(entry, torch.Tensor):
+                shaped[key] = found[key].reshape(*entry.shape, dim)
+            else:
+                lengths = entry[1] if isinstance(entry, (tuple, list)) else entry.lengths
+                shaped[key] = JaggedRows(found[key], lengths)
+        return shaped
+
     def _as_torchrec(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
         from rowtier.runtime.modules import keyed_outputs
 
@@ -218,12 +245,13 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
                 found[read.key] = weights
         return found
 
-    def _refuse_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+    def refuse_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+        """Refuse weights that want a gradient where the plan exchanges sums."""
         tables = {read.key: read.table.name for read in self.remapper.reads}
         for key in weights:
             for layer in self.engine.pieces[tables[key]]:
                 for piece in layer:
-                    if piece.pooled and torch.is_grad_enabled():
+                    if piece.pooled:
                         raise UserError(
                             f"feature {key!r}: its weights want a gradient, and ranks "
                             f"{piece.band.start} to {piece.band.stop} of table {tables[key]!r} "
@@ -234,11 +262,37 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     def clip_grad_norm_(self, max_norm: float) -> float:
         """Clip the gradients of all tables by their common norm, before `optimizer.step()`.
 
-        Returns the norm. All ranks must call this. Clipping every parameter of a model by one
-        norm is not supported, as the dense part's gradients are elsewhere.
+        Returns the norm. All ranks must call this. To clip a whole model by one norm call
+        `torch.nn.utils.clip_grad_norm_(model.parameters(), …)`.
         """
-        with self.engine.inside():
-            return self.engine.clip(float(max_norm))
+        norm = torch.nn.utils.clip_grad_norm_([self.row_handle], max_norm)
+        return float(norm)
+
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """The handle, for models that list all their parameters.
+
+        Those who ask module by module, as DDP and FSDP do, want to exchange or cut what they find.
+        There is nothing to exchange: gradients of rows are summed over all ranks here.
+        """
+        return super().named_parameters(prefix, recurse, remove_duplicate) if recurse else iter(())
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move to a device with the model; the handle stays fp32, which its gradient needs."""
+        super()._apply(fn, recurse)
+        self.row_handle.data = self.row_handle.data.float()
+        return self
+
+    def unsharded(self) -> Any:
+        """All tables in plain PyTorch, whole, on every rank; all ranks must call this."""
+        weights = {name: _whole(tensor) for name, tensor in self.state_dict().items()}
+        return UnshardedEmbeddings(self.remapper.reads, weights)
+
+    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
+        from rowtier.runtime.copies import packed, unpacked
+
+        return unpacked, tuple(packed(self))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, _keep_vars: bool) -> None:
         from rowtier.runtime.logical import weights_dict
@@ -273,93 +327,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         return f"{len(self.engine.tables)} tables, rank {world.rank} of {world.size}"
 
 
-class _Lookup(torch.autograd.Function):  # type: ignore[misc]
-    """One lookup of all tables; its backward brings the gradients to the rows."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, _handle: torch.Tensor, module: ShardedEmbeddings, batch: Addressed | Asked,
-        weighted: list[str], *_weights: torch.Tensor,
-    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
-        engine = module.engine
-        trip, outputs = engine.forward(batch, keep_rows=bool(weighted))
-        ctx.module, ctx.trip, ctx.weighted, ctx.used = module, trip, weighted, False
-        addressed = batch.batch if isinstance(batch, Asked) else batch
-        ctx.kept = {key: addressed[key].kept for key in weighted}
-        return tuple(_split(module, addressed, outputs))
-
-    @staticmethod
-    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
-        if ctx.used:
-            raise UserError(
-                "a second backward through the same lookup: its gradients would count twice; "
-                "call the module again, or add the losses up before backward"
-            )
-        ctx.used = True
-        module, trip = ctx.module, ctx.trip
-        with module.engine.inside():
-            joined = _joined(module, grads)
-            of_weights = _weight_grads(module, trip, joined, ctx.kept) if ctx.weighted else []
-            module.engine.backward(trip, joined)
-        ctx.trip = None
-        return (None, None, None, None, *of_weights)
-
-
-def _split(
-    module: ShardedEmbeddings, batch: Addressed, outputs: list[Floats]
-) -> list[torch.Tensor]:
-    """Outputs of bundles as outputs of what reads them."""
-    found: dict[int, torch.Tensor] = {}
-    for bundle, output in zip(module.engine.bundles, outputs, strict=True):
-        at = 0
-        for index in bundle.reads:
-            jagged = batch[module.remapper.reads[index].key]
-            size = len(jagged.values) if bundle.table.pooling == "none" else jagged.samples
-            part = output if size == len(output) else output[at : at + size]
-            found[index] = torch.from_numpy(part)
-            at += size
-    return [found[index] for index in range(len(found))]
-
-
-def _joined(module: ShardedEmbeddings, grads: Sequence[torch.Tensor | None]) -> list[Floats]:
-    """Gradients of what reads as gradients of bundles."""
-    joined = []
-    for bundle in module.engine.bundles:
-        parts = [part for index in bundle.reads if (part := grads[index]) is not None]
-        assert len(parts) == len(bundle.reads)  # autograd gives zeros where one was not used
-        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        array = whole.detach().to("cpu", torch.float32).numpy()
-        joined.append(np.ascontiguousarray(array))
-    return joined
-
-
-def _weight_grads(
-    module: ShardedEmbeddings, trip: Trip, grads: list[Floats], kept: Mapping[str, Any]
-) -> list[torch.Tensor]:
-    """Gradients of lookups' weights: row times gradient of its bag; zero if it was dropped."""
-    found: dict[str, torch.Tensor] = {}
-    for lookups, grad in zip(trip.lookups, grads, strict=True):
-        out, at = np.zeros(len(lookups.address), dtype=np.float32), 0
-        if lookups.table.pooling == "mean":
-            grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
-        for first, spots, lane in trip.spots(lookups):
-            kernels.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
-        reads = [module.remapper.reads[index] for index in lookups.bundle.reads]
-        bags = lookups.bags // len(reads)
-        for index, read in enumerate(reads):
-            size = int(lookups.edges[(index + 1) * bags]) - at
-            found[read.key] = torch.from_numpy(out[at : at + size])
-            at += size
-    return [_at(found[key], mask) for key, mask in kept.items()]
-
-
-def _at(grad: torch.Tensor, kept: NDArray[np.bool_] | None) -> torch.Tensor:
-    """Gradients of lookups as those of all weights that were given."""
-    if kept is None:
-        return grad
-    whole = torch.zeros(len(kept), dtype=grad.dtype)
-    whole[torch.from_numpy(kept)] = grad
-    return whole
+def _whole(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _device_of(batch: Any) -> torch.device:

@@ -12,6 +12,7 @@ from rowtier.errors import MismatchError, UserError
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Read
 from rowtier.runtime.storage import TORCH_DTYPES
+from rowtier.runtime.traced import Output
 from rowtier.tables import Table
 
 _REFUSED = {
@@ -173,3 +174,22 @@ def keyed_outputs(
         else:
             found[read.key] = output
     return found
+
+
+def traced_outputs(outputs: Iterable[Output], found: Mapping[str, torch.Tensor], batch: Any) -> Any:
+    """What `keyed_outputs` gives, made of what a compiler can follow."""
+    from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedTensor
+
+    outputs, keys = list(outputs), batch.keys()
+    if all(output.pooled for output in outputs):
+        return KeyedTensor(
+            keys=[output.key for output in outputs],
+            length_per_key=[output.dim for output in outputs],
+            values=torch.cat([found[output.key] for output in outputs], dim=1),
+        )
+    lengths = batch.lengths().reshape(len(keys), -1)
+    given: dict[str, Any] = {}
+    for key, feature, _, pooled in outputs:
+        each = lengths[keys.index(feature)]
+        given[key] = found[key] if pooled else JaggedTensor(values=found[key], lengths=each)
+    return given

@@ -7,21 +7,26 @@ from typing import Any
 import torch
 
 from rowtier.runtime.engine import Engine
+from rowtier.runtime.row_gradient import Waiting
 
 
 class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """Updates the rows of `ShardedEmbeddings`; a learning rate scheduler can drive it.
 
     One parameter group per kind of optimizer. `zero_grad` drops gradients that wait; without
-    it, or `step`, the gradients of several backward passes add up.
+    it, or `step`, the gradients of several backward passes add up. Works with a `GradScaler`.
     """
 
-    def __init__(self, engine: Engine):
-        self._engine = engine
+    def __init__(self, engine: Engine, waiting: Waiting):
+        self._engine, self._waiting = engine, waiting
         groups = [
-            # One handle each: torch allows a tensor in one group only.
-            {"params": [torch.zeros(0, requires_grad=True)], "kind": kind, "lr": optimizer.lr}
-            for kind, optimizer in engine.optimizers.items()
+            # One tensor each: torch allows it in one group only. The first is the handle.
+            {
+                "params": [torch.zeros(0) if index else waiting.handle],
+                "kind": kind,
+                "lr": optimizer.lr,
+            }
+            for index, (kind, optimizer) in enumerate(engine.optimizers.items())
         ]
         super().__init__(groups, {})
 
@@ -30,14 +35,14 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         loss = closure() if closure is not None else None
         rates = {group["kind"]: float(group["lr"]) for group in self.param_groups}
         with self._engine.inside():
-            self._engine.step(rates)
+            self._engine.step(rates, self._waiting.take())
         if self._engine.dense_time is not None:
             self._engine.dense_time.end_step()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:  # noqa: ARG002
         """Drop gradients that were not applied."""
-        self._engine.forget_gradients()
+        self._waiting.drop()
 
     def state_dict(self) -> dict[str, Any]:
         """State by the names of the logical tables; all ranks must call this."""

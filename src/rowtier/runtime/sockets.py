@@ -60,7 +60,7 @@ class Sockets:
         if not all(told(group, size, links is not None)):
             return None
         assert links is not None
-        return cls(links, near, _timeout_of(group).total_seconds())
+        return cls(links, near, timeout_of(group).total_seconds())
 
     def swap(self, sent: Sequence[Sequence[Bytes]], got: Sequence[Sequence[Bytes]]) -> None:
         """Send each rank some arrays, and fill those that are for what it sends."""
@@ -294,7 +294,8 @@ def _address_of(interface: str) -> str:
     return socket.inet_ntoa(found[20:24])
 
 
-def _timeout_of(group: dist.ProcessGroup) -> timedelta:
+def timeout_of(group: dist.ProcessGroup) -> timedelta:
+    """How long ranks of a group wait for each other."""
     try:
         return timedelta(
             seconds=group._get_backend(torch.device("cpu")).options._timeout.total_seconds()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import atexit
 import time
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache, cached_property
 from typing import Any, NamedTuple
@@ -20,11 +21,12 @@ from numpy.typing import NDArray
 
 from rowtier.errors import RowtierError, UserError
 from rowtier.runtime.neighbours import Neighbours
-from rowtier.runtime.sockets import Bytes, Sockets
+from rowtier.runtime.sockets import Bytes, Sockets, timeout_of
 from rowtier.runtime.world import World
 
 Ints = NDArray[np.int64]
 _GRACE_S = 5.0
+_LOOK_S = 0.01  # between two looks at who has come
 _LEAVE_S = 0.2  # that threads have at exit to let go of what they worked on
 _DATA, _PLACE, _READ = range(3)  # what a message is: bytes, where they lie, that they were read
 
@@ -150,6 +152,35 @@ class Wire:
     def barrier(self) -> None:
         """Wait for all ranks."""
         self.sum(np.zeros(1))
+
+    def agree(self, call: str) -> None:
+        """Wait for all ranks to make the same call; an error names those that do not.
+
+        Without it a rank that is alone would take whatever the others send next for an answer.
+        """
+        if self.world.group is None:
+            return
+        store = dist.PrefixStore("rowtier-calls", dist.distributed_c10d._get_default_store())
+        ranks = dist.get_process_group_ranks(self.world.group)
+        place = f"{'-'.join(map(str, ranks))}/{call}/{self._calls[call]}"
+        keys = {rank: f"{place}/{rank}" for rank in range(self.world.size)}
+        store.set(keys[self.world.rank], b"1")
+        patience_s = timeout_of(self.world.group).total_seconds()
+        until = time.monotonic() + patience_s
+        while keys := {rank: key for rank, key in keys.items() if not store.check([key])}:
+            if time.monotonic() > until:
+                store.delete_key(f"{place}/{self.world.rank}")
+                raise LostRankError(
+                    f"{call} was called on rank {self.world.rank}, and for {patience_s:g} s not on "
+                    f"rank {', '.join(map(str, keys))}: all ranks must call it together"
+                )
+            time.sleep(_LOOK_S)
+        self._calls[call] += 1
+
+    @cached_property
+    def _calls(self) -> Counter[str]:
+        """How often ranks made each call together."""
+        return Counter()
 
     @cached_property
     def _naming_the_lost(self) -> _NamingTheLost:

@@ -1,0 +1,133 @@
+"""One lookup of all tables, and its gradients, as autograd sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rowtier.errors import UserError
+from rowtier.plan.remap import Addressed
+from rowtier.runtime import kernels
+from rowtier.runtime.engine import Asked
+from rowtier.runtime.exchange import Trip
+
+if TYPE_CHECKING:
+    from rowtier.runtime.module import ShardedEmbeddings
+
+Floats = NDArray[np.float32]
+
+
+class Lookup(torch.autograd.Function):  # type: ignore[misc]
+    """One lookup of all tables; its backward brings the gradients to the rows."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, _handle: torch.Tensor, module: ShardedEmbeddings, batch: Addressed | Asked,
+        weighted: list[str], *weights: torch.Tensor,
+    ) -> tuple[torch.Tensor, ...]:  # fmt: skip
+        """Rows or sums of every feature that reads a table."""
+        ctx.made, outputs = looked_up(module, batch, dict(zip(weighted, weights, strict=True)))
+        return tuple(outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor | None) -> tuple[Any, ...]:
+        """Gradients of the weights of lookups; those of rows wait for the optimizer."""
+        if ctx.made is None:
+            raise UserError(
+                "a second backward through the same lookup: its gradients would count twice; "
+                "call the module again, or add the losses up before backward"
+            )
+        made, ctx.made = ctx.made, None
+        return None, None, None, None, *brought_back(made, grads, ctx.needs_input_grad[0])
+
+
+class Made(NamedTuple):
+    """What a lookup leaves behind for its gradients."""
+
+    module: ShardedEmbeddings
+    trip: Trip
+    kept: dict[str, NDArray[np.bool_] | None]  # of features whose weights want a gradient
+    weights: dict[str, torch.Tensor]  # these, without their values
+
+
+def looked_up(
+    module: ShardedEmbeddings, batch: Addressed | Asked, weights: Mapping[str, torch.Tensor]
+) -> tuple[Made, list[torch.Tensor]]:
+    """What every read gives for a batch, and what its gradients need."""
+    trip, outputs = module.engine.forward(batch, keep_rows=bool(weights))
+    addressed = batch.batch if isinstance(batch, Asked) else batch
+    kept = {key: addressed[key].kept for key in weights}
+    like = {key: weight.new_empty(0) for key, weight in weights.items()}
+    return Made(module, trip, kept, like), _split(module, addressed, outputs)
+
+
+def brought_back(
+    made: Made, grads: Sequence[torch.Tensor | None], to_rows: bool
+) -> list[torch.Tensor]:
+    """Bring gradients of outputs to the rows; those of the weights of lookups."""
+    module = made.module
+    with module.engine.inside():
+        joined = _joined(module, grads)
+        of_weights = _weight_grads(made, joined) if made.weights else []
+        if to_rows:  # rows may be frozen
+            module.waiting.add(made.trip, joined)
+    return of_weights
+
+
+def _split(
+    module: ShardedEmbeddings, batch: Addressed, outputs: list[Floats]
+) -> list[torch.Tensor]:
+    """Outputs of bundles as outputs of what reads them."""
+    found: dict[int, torch.Tensor] = {}
+    for bundle, output in zip(module.engine.bundles, outputs, strict=True):
+        at = 0
+        for index in bundle.reads:
+            jagged = batch[module.remapper.reads[index].key]
+            size = len(jagged.values) if bundle.table.pooling == "none" else jagged.samples
+            part = output if size == len(output) else output[at : at + size]
+            found[index] = torch.from_numpy(part)
+            at += size
+    return [found[index] for index in range(len(found))]
+
+
+def _joined(module: ShardedEmbeddings, grads: Sequence[torch.Tensor | None]) -> list[Floats]:
+    """Gradients of what reads as gradients of bundles."""
+    joined = []
+    for bundle in module.engine.bundles:
+        parts = [part for index in bundle.reads if (part := grads[index]) is not None]
+        assert len(parts) == len(bundle.reads)  # autograd gives zeros where one was not used
+        whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+        array = whole.detach().to("cpu", torch.float32).numpy()
+        joined.append(np.ascontiguousarray(array))
+    return joined
+
+
+def _weight_grads(made: Made, grads: list[Floats]) -> list[torch.Tensor]:
+    """Gradients of lookups' weights: row times gradient of its bag; zero if it was dropped."""
+    found: dict[str, torch.Tensor] = {}
+    for lookups, grad in zip(made.trip.lookups, grads, strict=True):
+        out, at = np.zeros(len(lookups.address), dtype=np.float32), 0
+        if lookups.table.pooling == "mean":
+            grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
+        for first, spots, lane in made.trip.spots(lookups):
+            kernels.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
+        reads = [made.module.remapper.reads[index] for index in lookups.bundle.reads]
+        bags = lookups.bags // len(reads)
+        for index, read in enumerate(reads):
+            size = int(lookups.edges[(index + 1) * bags]) - at
+            found[read.key] = torch.from_numpy(out[at : at + size])
+            at += size
+    return [_at(found[key], made.kept[key]).to(like) for key, like in made.weights.items()]
+
+
+def _at(grad: torch.Tensor, kept: NDArray[np.bool_] | None) -> torch.Tensor:
+    """Gradients of lookups as those of all weights that were given."""
+    if kept is None:
+        return grad
+    whole = torch.zeros(len(kept), dtype=grad.dtype)
+    whole[torch.from_numpy(kept)] = grad
+    return whole
