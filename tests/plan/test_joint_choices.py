@@ -12,6 +12,7 @@ from rowtier import Band, Cluster, Profile, Table, make_plan
 from rowtier.cost.load import Load, chosen, total_load
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
+from rowtier.plan.constraints import Constraints
 from rowtier.plan.joint.bound import least_of
 from rowtier.plan.joint.make import SURELY, Planning
 from rowtier.plan.joint.place.make import Maker
@@ -131,3 +132,27 @@ def test_an_evened_load_is_as_much_in_all_and_of_devices_alone_no_slower(
     assert even.forward.sent.sum() == pytest.approx(load.forward.sent.sum())
     if not cluster.servers:
         assert even.step_s(cluster) <= load.step_s(cluster) * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("pins", "share", "owners"),
+    [
+        ({"tables": {n: {"never_split": True} for n in ("t0", "t1")}}, 1.0, {(0,), (1,)}),
+        ({"keep_together": [["t0", "t1"]]}, 1.0, {(0,)}),  # all of them, so nothing is gained
+        ({"tables": {"t0": {"device": 0}, "t1": {"never_split": True}}}, 1.0, {(0,), (1,)}),
+        ({"tables": {n: {"device": 0} for n in ("t0", "t1")}}, 1.0, {(0,)}),
+        ({"tables": {n: {"never_split": True} for n in ("t0", "t1")}}, 0.4, {(0,)}),  # no room
+    ],
+)
+def test_tables_that_pins_keep_whole_are_moved_where_that_is_faster(
+    pins: dict[str, object], share: float, owners: set[tuple[int, ...]]
+) -> None:
+    profile = _half_cold(2)
+    constraints = Constraints.model_validate(pins)
+    planning = Planning(profile, _two(profile, share), PlanOptions(constraints=constraints))
+    band = Band(start=0, stop=100, scope="node", members=(0,), tier="fast", coalesced=True)
+    (start,) = planning.priced_candidates([{"t0": (band,), "t1": (band,)}])
+    moved = planning._moved(start)
+    assert {b.members for mine in moved.bands.values() for b in mine} == owners
+    assert moved is start or moved.cost.step_s < start.cost.step_s
+    assert not planning.violations(moved)

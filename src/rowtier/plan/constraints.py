@@ -115,12 +115,6 @@ class Constraints(Noun):
         return ", ".join(f"{count} × {what}" for what, count in counts.items() if count)
 
     @property
-    def pins_owners(self) -> bool:
-        """Whether any table must be on one device."""
-        names = [*self.tables, *(name for names in self.keep_together for name in names)]
-        return any(self.one_owner(name) for name in names)
-
-    @property
     def decides(self) -> bool:
         """Whether they take choices away, and not only memory."""
         return bool(self.tables or self.keep_together or self.links)

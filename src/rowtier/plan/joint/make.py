@@ -19,6 +19,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import combinations
 
 import numpy as np
 
@@ -55,6 +56,7 @@ CUT_TABLES = ("recshard",)  # methods that do so on demand
 # Without counts, blocks of row ids look evenly hot. Dealing the same rows out really is even.
 DEALT = ("row-wise-coalesced",)
 STARTS = 2  # of the search through small problems
+MOVED = 4  # searches from one of them, between which tables that are kept whole may be moved
 ALIKE = 1e-9  # of a step, by which starts that are the same may differ
 MANY_TABLES = 50  # of which a part tells most: few rows matter by themselves
 CLOSE = 1.1  # times the bound: where so many are, free choices lead to no better plan
@@ -330,14 +332,57 @@ class Planning:
         for start in starts[:STARTS]:
             if self.rank_s(start) > WORTH_SEARCHING * self.rank_s(starts[0]):
                 break
-            if search is None or self.options.constraints.pins_owners:
+            if search is None or self._whole_tables:
                 search = self._search(start, least)
             if search.is_small:
-                found_bands = search.improve(start.bands)
-                fitting = [b for b in (tidied(found_bands), found_bands) if self.fits(b)]
-                better += self.priced_candidates(fitting)
+                better += self._improved(search, start, least)
         first = min(found, key=self.rank_s)
         return [one for one in better if one.worth_cutting(first)]
+
+    def _improved(self, search: Search, start: Candidate, least: Least) -> list[Candidate]:
+        """What a search finds; tables that pins keep whole are moved between two searches."""
+        better: list[Candidate] = []
+        for _ in range(MOVED):
+            bands = search.improve(start.bands)
+            fitting = [b for b in (tidied(bands), bands) if self.fits(b)]
+            better += self.priced_candidates(fitting)
+            best = min([start, *better], key=self.rank_s)
+            start = self._moved(best)
+            if start is best:
+                break
+            better.append(start)
+            search = self._search(start, least)
+        return better
+
+    def _moved(self, best: Candidate) -> Candidate:
+        """The same with tables that pins keep whole on other devices, as far as that is better."""
+        while True:
+            others = [bands for bands in self._elsewhere(best.bands) if self.fits(bands)]
+            other = min(self.priced_candidates(others), key=self.rank_s, default=best)
+            if self.rank_s(other) >= (1 - WORTH_CUTTING) * self.rank_s(best):
+                return best
+            best = other
+
+    def _elsewhere(self, bands: Bands) -> Iterator[Bands]:
+        """One group of tables that are kept whole on another device, or two that change places."""
+        owners = [bands[names[0]][0].members for names in self._whole_tables]
+        for names, owner in zip(self._whole_tables, owners, strict=True):
+            for device in range(self.cluster.num_devices):
+                if (device,) != owner:
+                    yield _moved_to(bands, names, (device,))
+        groups = zip(self._whole_tables, owners, strict=True)
+        for (one, here), (other, there) in combinations(groups, 2):
+            if here != there:
+                yield _moved_to(_moved_to(bands, one, there), other, here)
+
+    @cached_property
+    def _whole_tables(self) -> list[tuple[str, ...]]:
+        """Tables that pins keep on one device, whichever; together those that they keep so."""
+        wanted, names = self.options.constraints, [s.table.name for s in self.profile.stats]
+        if self.cluster.num_devices == 1:
+            return []
+        alone = [(n,) for n in names if wanted.one_owner(n) and wanted.group(n) is None]
+        return [g for g in (*wanted.keep_together, *alone) if wanted.device(g[0]) is None]
 
     def _search(self, start: Candidate, least: Least) -> Search:
         """A search with as many ways as it can go through."""
@@ -417,6 +462,12 @@ class Planning:
 
     def _excess(self, one: Candidate) -> float:
         return max(self.options.constraints.excess(one.cost).values(), default=1.0)
+
+
+def _moved_to(bands: Bands, names: tuple[str, ...], members: object) -> Bands:
+    """The same with all rows of some tables on other devices."""
+    there = {n: tuple(b.model_copy(update={"members": members}) for b in bands[n]) for n in names}
+    return {**bands, **there}
 
 
 def _changed(bands: Bands, **fields: object) -> Bands:
