@@ -71,6 +71,7 @@ class Asked:
 
     batch: Addressed
     trip: Future[Trip]
+    weights: Mapping[str, Any] = field(default_factory=dict)  # of lookups that want a gradient
 
 
 class Engine:

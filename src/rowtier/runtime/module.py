@@ -13,6 +13,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
+from rowtier.plan.bags import keyed_bags
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime import kernels
@@ -20,6 +21,7 @@ from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions, chosen_optimizers
 from rowtier.runtime.exchange import Trip
+from rowtier.runtime.keyed import keyed_batch, keyed_outputs
 from rowtier.runtime.memory import Tiers
 from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.storage import Init
@@ -36,10 +38,6 @@ class JaggedRows(NamedTuple):
     lengths: torch.Tensor  # per sample
 
 
-class _Keyed(Addressed):
-    """A batch that came as a KeyedJaggedTensor: what it finds goes back as TorchRec gives it."""
-
-
 class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     """All embedding tables of a plan, on the ranks of a process group.
 
@@ -52,8 +50,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     them is said by the tables of the plan. A null is no lookup. With `rows` batches hold rows
     already, made with `plan.rows_of`.
 
-    As in TorchRec, weights of a KeyedJaggedTensor count only if `is_weighted` is set;
-    `from_module` takes that over from the collection.
+    As in TorchRec, weights of a KeyedJaggedTensor count only if `weighted` is set, and rows of
+    tables that are not pooled come with their ids only if `returns_ids` is; `from_module` takes
+    both over from the collection.
 
     The module has no parameters: `optimizer` updates the rows, after `backward`.
     """
@@ -83,7 +82,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         )
         chosen = chosen_optimizers(plan, optimizer)
         self.engine = Engine(plan, chosen, process_group, options)
-        self.is_weighted = False
+        self.weighted = self.returns_ids = False
         self._handle = torch.zeros(0, requires_grad=True)
         self.optimizer = EmbeddingOptimizer(self.engine)
 
@@ -92,18 +91,22 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         """The same tables with the weights of nn.EmbeddingBag, nn.Embedding or a TorchRec one.
 
         A single table may have any name; several come as an `nn.ModuleDict` by table name, or
-        as a TorchRec collection. Every rank has the whole weights here.
+        as a TorchRec collection. Every rank has the whole weights here; a module on the meta
+        device has none, and its tables begin as those of `ShardedEmbeddings(plan)` do.
         """
-        from rowtier.runtime.modules import is_weighted, weights_of
+        from rowtier.runtime.modules import check_draws, is_weighted, returns_ids, weights_of
 
         weights = weights_of(module, plan)
+        if not weights and kw.get("init") is None:
+            check_draws(module)
         made = cls(plan, *args, **kw)
-        made.is_weighted = is_weighted(module)
+        made.weighted, made.returns_ids = is_weighted(module), returns_ids(module)
 
         def rows_of(table: Table, rows: Ints) -> Any:
             return weights[table.name][torch.from_numpy(rows)].float().numpy()
 
-        made.engine.set_weights(rows_of)
+        if weights:
+            made.engine.set_weights(rows_of)
         return made
 
     @property
@@ -152,17 +155,15 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     def _look_up(self, batch: Any) -> Any:
         asked = isinstance(batch, Asked)
         addressed = batch.batch if asked else self._addressed(batch)
-        keyed = isinstance(addressed, _Keyed)
-        weights = {} if asked or batch is addressed else self._trained_weights(batch)
+        weights = batch.weights if asked else self._trained_weights(batch)
         self._refuse_weights(weights)
-        device = torch.device("cpu") if asked else _device_of(batch)
         given = batch if asked else addressed
-        found = _Lookup.apply(self._handle, self, given, list(weights), *weights.values())
+        found = _Lookup.apply(self._handle, self, given, list(weights), *_on_host(weights))
         outputs = {
-            read.key: output.to(device)
+            read.key: output.to(addressed.origin.device)
             for read, output in zip(self.remapper.reads, found, strict=True)
         }
-        return self._as_torchrec(outputs, addressed) if keyed else self._shaped(outputs, addressed)
+        return self._returned(outputs, addressed)
 
     def ask_ahead(self, batch: Any) -> Asked:
         """Begin to exchange the ids of a batch; call the module with the result, later.
@@ -170,15 +171,19 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         All ranks must call this in the same order.
         """
         with self.engine.inside():
-            return self.engine.ask_ahead(self._addressed(batch))
+            asked = self.engine.ask_ahead(self._addressed(batch))
+            return replace(asked, weights=self._trained_weights(batch))
 
     def _addressed(self, batch: Any) -> Addressed:
         found = self.engine.remapper(batch)
-        if isinstance(batch, Mapping):
+        if not found.origin.keyed:
             return found
-        if self.is_weighted:
-            return _Keyed(found)
-        return _Keyed({key: replace(jagged, weights=None) for key, jagged in found.items()})
+        return keyed_batch(batch, found, self.remapper.reads, weighted=self.weighted)
+
+    def _returned(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
+        if not batch.origin.keyed:
+            return self._shaped(outputs, batch)
+        return keyed_outputs(self.remapper.reads, outputs, batch, with_ids=self.returns_ids)
 
     def _shaped(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> dict[str, Any]:
         shaped: dict[str, Any] = {}
@@ -193,17 +198,12 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
                 shaped[read.key] = JaggedRows(output, lengths)
         return shaped
 
-    def _as_torchrec(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
-        from rowtier.runtime.modules import keyed_outputs
-
-        return keyed_outputs(self.remapper.reads, outputs, batch)
-
     def _trained_weights(self, batch: Any) -> dict[str, torch.Tensor]:
         """Weights of lookups that want a gradient, by the name of what reads them."""
         found: dict[str, torch.Tensor] = {}
-        if not isinstance(batch, Mapping) and not self.is_weighted:
+        if isinstance(batch, Addressed) or not (isinstance(batch, Mapping) or self.weighted):
             return found
-        given = batch if isinstance(batch, Mapping) else batch.to_dict()
+        given = batch if isinstance(batch, Mapping) else keyed_bags(batch)
         for read in self.remapper.reads:
             entry: Any = given.get(read.feature)
             if isinstance(entry, (torch.Tensor, np.ndarray)):  # ids alone, as most features are
@@ -211,8 +211,6 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
             weights = getattr(entry, "weights", None)
             if isinstance(entry, (tuple, list)) and len(entry) == 3:
                 weights = entry[2]
-            elif callable(weights):  # a JaggedTensor
-                weights = entry.weights_or_none()
             if isinstance(weights, torch.Tensor) and weights.requires_grad:
                 found[read.key] = weights
         return found
@@ -336,6 +334,7 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
         ctx.module, ctx.trip, ctx.weighted, ctx.used = module, trip, weighted, False
         addressed = batch.batch if isinstance(batch, Asked) else batch
         ctx.kept = {key: addressed[key].kept for key in weighted}
+        ctx.sizes = {key: len(jagged.values) for key, jagged in addressed.items()}
         return tuple(_split(module, addressed, outputs))
 
     @staticmethod
@@ -349,7 +348,7 @@ class _Lookup(torch.autograd.Function):  # type: ignore[misc]
         module, trip = ctx.module, ctx.trip
         with module.engine.inside():
             joined = _joined(module, grads)
-            of_weights = _weight_grads(module, trip, joined, ctx.kept) if ctx.weighted else []
+            of_weights = _weight_grads(trip, joined, ctx) if ctx.weighted else []
             module.engine.backward(trip, joined)
         ctx.trip = None
         return (None, None, None, None, *of_weights)
@@ -383,9 +382,12 @@ def _joined(module: ShardedEmbeddings, grads: Sequence[torch.Tensor | None]) -> 
     return joined
 
 
-def _weight_grads(
-    module: ShardedEmbeddings, trip: Trip, grads: list[Floats], kept: Mapping[str, Any]
-) -> list[torch.Tensor]:
+def _on_host(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Weights as they are computed with; autograd brings gradients back to device and type."""
+    return [weight.to("cpu", torch.float32) for weight in weights.values()]
+
+
+def _weight_grads(trip: Trip, grads: list[Floats], ctx: Any) -> list[torch.Tensor]:
     """Gradients of lookups' weights: row times gradient of its bag; zero if it was dropped."""
     found: dict[str, torch.Tensor] = {}
     for lookups, grad in zip(trip.lookups, grads, strict=True):
@@ -394,13 +396,11 @@ def _weight_grads(
             grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
         for first, spots, lane in trip.spots(lookups):
             kernels.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
-        reads = [module.remapper.reads[index] for index in lookups.bundle.reads]
-        bags = lookups.bags // len(reads)
-        for index, read in enumerate(reads):
-            size = int(lookups.edges[(index + 1) * bags]) - at
+        for read in (ctx.module.remapper.reads[index] for index in lookups.bundle.reads):
+            size = ctx.sizes[read.key]
             found[read.key] = torch.from_numpy(out[at : at + size])
             at += size
-    return [_at(found[key], mask) for key, mask in kept.items()]
+    return [_at(found[key], mask) for key, mask in ctx.kept.items()]
 
 
 def _at(grad: torch.Tensor, kept: NDArray[np.bool_] | None) -> torch.Tensor:
@@ -410,11 +410,3 @@ def _at(grad: torch.Tensor, kept: NDArray[np.bool_] | None) -> torch.Tensor:
     whole = torch.zeros(len(kept), dtype=grad.dtype)
     whole[torch.from_numpy(kept)] = grad
     return whole
-
-
-def _device_of(batch: Any) -> torch.device:
-    values = next(iter(batch.values()), None) if isinstance(batch, Mapping) else batch.values()
-    if isinstance(values, (tuple, list)) and values:
-        values = values[0]
-    values = getattr(values, "values", values)
-    return values.device if isinstance(values, torch.Tensor) else torch.device("cpu")
