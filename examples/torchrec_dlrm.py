@@ -28,11 +28,11 @@ import rowtier
 import rowtier.torchrec as rt
 
 ROWS = (20_000, 8_000, 1_000, 100)
-DENSE, DIM, SAMPLES, STEPS, LR = 13, 16, 64, 20, 0.5
+DENSE, DIM, SAMPLES, STEPS, LR = 13, 16, 64, 20, 1.0
 CPU = torch.device("cpu")
 SETTINGS: dict[Any, dict[str, float]] = {
-    torch.optim.SGD: {"lr": LR},
-    RowWiseAdagrad: {"lr": 0.05, "eps": 1e-8},
+    torch.optim.SGD: {"lr": 20.0},
+    RowWiseAdagrad: {"lr": 0.2, "eps": 1e-8},
 }
 
 
@@ -41,20 +41,20 @@ def batch_of(step: int, ranks: list[int]) -> Batch:
     parts = []
     for rank in ranks:
         random = torch.Generator().manual_seed(1000 * step + rank)
-        lengths = torch.randint(0, 6, (len(ROWS), SAMPLES), generator=random)
-        ids = [
-            (torch.rand(int(n.sum()), generator=random) ** 6 * rows).long()
-            for n, rows in zip(lengths, ROWS, strict=True)
-        ]
         dense = torch.randn(SAMPLES, DENSE, generator=random)
-        parts.append((lengths, ids, dense, (dense[:, 0] + lengths[0] > 2.5).long()))
-    lengths, ids, dense, labels = zip(*parts, strict=True)  # type: ignore[assignment]
+        lengths = torch.randint(0, 6, (len(ROWS), SAMPLES), generator=random)
+        ids, odds = [], dense[:, 0].clone()
+        for length, rows in zip(lengths, ROWS, strict=True):
+            ids.append((torch.rand(int(length.sum()), generator=random) ** 6 * rows).long())
+            odds.index_add_(0, torch.arange(SAMPLES).repeat_interleave(length), ids[-1].sin())
+        parts.append((dense, lengths, ids, (odds > 0).long()))
     features = torchrec.KeyedJaggedTensor.from_lengths_sync(
         keys=[f"f{i}" for i in range(len(ROWS))],
-        values=torch.cat([part for feature in zip(*ids, strict=True) for part in feature]),
-        lengths=torch.cat(lengths, dim=1).flatten(),
+        values=torch.cat([part[2][i] for i in range(len(ROWS)) for part in parts]),
+        lengths=torch.cat([part[1] for part in parts], dim=1).flatten(),
     )
-    return Batch(torch.cat(dense), features, torch.cat(labels))
+    dense, labels = (torch.cat([part[i] for part in parts]) for i in (0, 3))
+    return Batch(dense, features, labels)
 
 
 def tables(optimizer: Any) -> Any:
@@ -93,10 +93,9 @@ def plan_for(bags: Any) -> rowtier.Plan:
     return rowtier.make_plan(profile, local.model_copy(update={"levels": (level,)}))
 
 
-def sharded(optimizer: Any, pipeline: str) -> list[float]:
+def sharded(bags: Any, plan: rowtier.Plan, pipeline: str) -> list[float]:
     """Losses of the model with tables under a plan."""
-    bags = tables(optimizer)
-    ours = rt.ShardedEmbeddingBagCollection.from_module(bags, plan_for(bags))
+    ours = rt.ShardedEmbeddingBagCollection.from_module(bags, plan)
     model = DistributedModelParallel(model_of(ours), device=CPU, plan=ShardingPlan({}))
     both = CombinedOptimizer([model.fused_optimizer, dense_optimizer(model)])
     if pipeline == "PT2":
@@ -127,9 +126,10 @@ def main() -> None:
     """Train all ways, and say how far losses are apart."""
     dist.init_process_group("gloo")
     for optimizer in SETTINGS:
-        expected = alone(optimizer)
+        expected, bags = alone(optimizer), tables(optimizer)
+        plan = plan_for(bags)
         for pipeline in ("SparseDist", "PT2"):
-            found = sharded(optimizer, pipeline)
+            found = sharded(bags, plan, pipeline)
             apart = max(abs(x / y - 1) for x, y in zip(found, expected, strict=True))
             if not dist.get_rank():
                 print(f"{optimizer.__name__:15} TrainPipeline{pipeline:10} loss {found[0]:.5f} → "
