@@ -7,7 +7,8 @@
     plan = rt.from_plan(sharding_plan, tables, profile, cluster)
     rt.to_plan(plan)                                     # and back
     rt.split(bags, plan)                                 # hot rows copied, cold rows kept once
-    rt.PipelinedEmbeddings.from_module(bags, plan)       # for TrainPipelineSparseDist
+    rt.ShardedEmbeddingBagCollection.from_module(bags, plan)  # rows where the plan says
+    rt.ShardedEmbeddingCollection.from_module(rows, plan)     # the same, not pooled
     rt.score(sharding_plan, profile, cluster)            # TorchRec's own estimate of a plan
 
 TorchRec is imported when a name is first used; if it is missing, or its version does not fit
@@ -20,9 +21,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from rowtier.backends.collections import (
+        ShardedEmbeddingBagCollection,
+        ShardedEmbeddingCollection,
+    )
     from rowtier.backends.method import plan as plan_with_torchrec
     from rowtier.backends.modules import tables
-    from rowtier.backends.pipelined import PipelinedEmbeddings, Together
     from rowtier.backends.planner import RowtierPlanner
     from rowtier.backends.read import from_plan
     from rowtier.backends.score import score
@@ -30,9 +34,9 @@ if TYPE_CHECKING:
     from rowtier.backends.write import to_plan
 
 _HOME = {
-    "PipelinedEmbeddings": ("pipelined", "PipelinedEmbeddings"),
     "RowtierPlanner": ("planner", "RowtierPlanner"),
-    "Together": ("pipelined", "Together"),
+    "ShardedEmbeddingBagCollection": ("collections", "ShardedEmbeddingBagCollection"),
+    "ShardedEmbeddingCollection": ("collections", "ShardedEmbeddingCollection"),
     "from_plan": ("read", "from_plan"),
     "plan_with_torchrec": ("method", "plan"),
     "score": ("score", "score"),
@@ -42,9 +46,9 @@ _HOME = {
 }
 
 __all__ = [
-    "PipelinedEmbeddings",
     "RowtierPlanner",
-    "Together",
+    "ShardedEmbeddingBagCollection",
+    "ShardedEmbeddingCollection",
     "from_plan",
     "plan_with_torchrec",
     "score",

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,22 +11,8 @@ from backends.torchrec_cases import machine, tables
 from backends.train_dropin import LR, RANKS, STEPS, Model, alone, bags, batch, plan
 from strategies import counted
 
-from rowtier import Band, Plan, Profile, UserError
+from rowtier import Band, Plan, Profile
 from rowtier.torch import SGD, ShardedEmbeddings
-from rowtier.torchrec import Together
-
-
-@pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
-    """What two processes found."""
-    folder = tmp_path_factory.mktemp("dropin")
-    command = [
-        sys.executable, "-W", "ignore", "-m", "torch.distributed.run", "--standalone",
-        "--nproc-per-node", str(RANKS), str(Path(__file__).parent / "train_dropin.py"), str(folder),
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return [torch.load(folder / f"{rank}.pt") for rank in range(RANKS)]
 
 
 @pytest.fixture(scope="module")
@@ -76,26 +59,29 @@ def test_state_of_the_whole_unsharded_model_loads(ranks: Any, reference: Any) ->
 
 def test_torchrecs_pipeline_trains_the_same_bit_for_bit(ranks: Any) -> None:
     for found in ranks:
-        assert found["pipelined"] == ["PipelinedEmbeddings"]
+        assert found["pipelined"] == ["ShardedEmbeddingBagCollection"]
         assert found["piped"] == found["losses"]
         for name, value in found["last"].items():
             assert torch.equal(found["piped_last"][name], value), name
 
 
-def test_two_optimizers_step_as_one() -> None:
-    weights = [torch.nn.Parameter(torch.ones(1)) for _ in range(2)]
-    both = Together(*(torch.optim.Adagrad([w], lr=LR) for w in weights))
-    for group in both.param_groups:
-        group["lr"] = 0.25  # as a scheduler does
-    sum(weights).backward()
-    both.step()
-    assert [w.item() for w in weights] == [0.75, 0.75]
-    state = both.state_dict()
-    both.load_state_dict(state)
-    both.zero_grad()
-    assert weights[0].grad is None
-    with pytest.raises(UserError, match="no optimizer"):
-        Together()
+def test_torchrecs_eval_pipeline_finds_the_same(ranks: Any) -> None:
+    for found in ranks:
+        assert found["piped_eval"] == found["evaluated"]
+
+
+def test_rows_and_dense_weights_are_trained_by_one_optimizer_of_torchrec(ranks: Any) -> None:
+    for found in ranks:
+        assert found["combined"] == sorted(found["last"])
+
+
+def test_state_of_rows_goes_through_torchrecs_combined_optimizer(ranks: Any) -> None:
+    for found in ranks:
+        state = found["state"]
+        assert state["names"] == [f"bags.embedding_bags.t{i}.weight" for i in range(2)]
+        assert state["saved"]["sum"].shape == (23,)
+        assert state["saved"]["sum"].sum() > 0
+        same(state["loaded"], state["saved"])
 
 
 WANTED = tables((9, 4, "sum"), (7, 4, "sum"))

@@ -1,6 +1,7 @@
 """Two gloo processes train a model whose tables are ours; what was found goes to a folder."""
 
 import sys
+import traceback
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,17 +11,20 @@ import torch.distributed as dist
 import torchrec
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.distributed.train_pipeline.train_pipelines import EvalPipelineSparseDist
 from torchrec.distributed.types import ShardingPlan
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from torchrec.streamable import Pipelineable
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from backends import semantics_cases
 from backends.torchrec_cases import machine
 from strategies import counted
 
 import rowtier.torchrec as rt
 from rowtier import Band, Plan, Profile, Table
-from rowtier.torch import SGD, ShardedEmbeddings
+from rowtier.torch import SGD, RowwiseAdagrad, ShardedEmbeddings
 
 LR, STEPS, SAMPLES, RANKS = 0.5, 3, 6, 2
 ROWS, DIM = (23, 40), 4
@@ -76,13 +80,13 @@ def bags() -> Any:
     return torchrec.EmbeddingBagCollection(tables=configs)
 
 
-def plan() -> Plan:
+def plan(optimizer: str = "sgd") -> Plan:
     """A copy of hot rows everywhere, the others spread."""
     stats, bands = [], {}
     for i, rows in enumerate(ROWS):
         table = Table(
             name=f"t{i}", num_embeddings=rows, embedding_dim=DIM, features=(f"f{i}",),
-            optimizer="sgd",
+            optimizer=optimizer,
         )  # fmt: skip
         stats.append(counted(table, torch.arange(rows).numpy()))
         bands[table.name] = (
@@ -136,6 +140,62 @@ def in_parallel(kind: Any, how: ShardingPlan | None) -> tuple[Any, Any]:
     return model, torch.optim.SGD(model.parameters(), lr=LR)
 
 
+def pipelined(rank: int) -> dict[str, Any]:
+    """The same steps under TorchRec's pipelines, with its optimizers."""
+    model, _ = in_parallel(rt.ShardedEmbeddingBagCollection, ShardingPlan({}))
+    both = combined(model)
+    pipeline = TrainPipelineSparseDist(model, both, torch.device("cpu"))
+    batches = iter([batch(step, [rank]) for step in range(STEPS)])
+    found: dict[str, Any] = {"piped": [float(pipeline.progress(batches)) for _ in range(STEPS)]}
+    found["pipelined"] = [type(part).__name__ for part in pipeline._pipelined_modules]
+    found["combined"] = sorted(both.params)
+    found["piped_last"] = whole(model.state_dict())
+    pipeline.detach()
+    model.eval()
+    found["evaluated"] = [float(model(batch(step, [rank]))[1]) for step in range(STEPS)]
+    evaluate = EvalPipelineSparseDist(model, both, torch.device("cpu"))
+    batches = iter([batch(step, [rank]) for step in range(STEPS)])
+    with torch.no_grad():
+        found["piped_eval"] = [float(evaluate.progress(batches)) for _ in range(STEPS)]
+    return found
+
+
+def combined(model: Any) -> CombinedOptimizer:
+    dense = dict(model.named_parameters())
+    wrapped = KeyedOptimizerWrapper(dense, lambda weights: torch.optim.SGD(weights, lr=LR))
+    return CombinedOptimizer([model.fused_optimizer, wrapped])
+
+
+def optimizer_state(rank: int) -> dict[str, Any]:
+    """State of rows, out of one combined optimizer and into another."""
+    made = []
+    for _ in range(2):
+        rows = RowwiseAdagrad(lr=LR)
+        ours = rt.ShardedEmbeddingBagCollection.from_module(bags(), plan("rowwise_adagrad"), rows)
+        made.append((ours, CombinedOptimizer([("bags", ours.fused_optimizer)])))
+    (first, saving), (second, loading) = made
+    first(batch(0, [rank]).features).values().square().sum().backward()
+    saving.step()
+    saved = saving.state_dict()
+    loading.load_state_dict(saved)
+    return {
+        "names": sorted(saved["state"]),
+        "saved": whole(saved["state"]["bags.embedding_bags.t0.weight"]),
+        "loaded": whole(second.optimizer.state_dict()["state"]["embedding_bags.t0.weight"]),
+    }
+
+
+def semantics(rank: int) -> dict[str, Any]:
+    """All cases, each with what is found and expected, or what went wrong."""
+    found: dict[str, Any] = {}
+    for name in semantics_cases.CASES:
+        try:
+            found[name] = semantics_cases.compare(name, rank, RANKS)
+        except Exception:
+            found[name] = {"error": traceback.format_exc()}
+    return found
+
+
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -174,18 +234,14 @@ def main(folder: Path) -> None:
     except RuntimeError as error:
         found["refused"] = str(error)
 
-    model, optimizer = in_parallel(rt.PipelinedEmbeddings, ShardingPlan({}))
-    both = rt.Together(optimizer, model.module.sparse.bags.optimizer)
-    pipeline = TrainPipelineSparseDist(model, both, torch.device("cpu"))
-    batches = iter([batch(step, [rank]) for step in range(STEPS)])
-    found["piped"] = [float(pipeline.progress(batches)) for _ in range(STEPS)]
-    found["pipelined"] = [type(part).__name__ for part in pipeline._pipelined_modules]
-    found["piped_last"] = whole(model.state_dict())
+    found |= pipelined(rank)
+    found["state"] = optimizer_state(rank)
+    found["semantics"] = semantics(rank)
 
     torch.save(found, folder / f"{rank}.pt")
     dist.barrier()
     # DDP before the group: at times it and gloo's threads would wait for each other.
-    del model, optimizer, pipeline, both, ours
+    del model, optimizer, ours
     dist.destroy_process_group()
 
 

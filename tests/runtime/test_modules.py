@@ -66,7 +66,6 @@ def test_several_modules_come_by_the_names_of_tables() -> None:
         (nn.EmbeddingBag(7, 3, mode="sum", max_norm=1.0), {}, "max_norm=1.0"),
         (nn.Embedding(7, 3, scale_grad_by_freq=True), {"pooling": "none"}, "scale_grad_by_freq"),
         (nn.EmbeddingBag(7, 3, mode="sum"), {"dtype": "bf16"}, "would round it"),
-        (nn.EmbeddingBag(7, 3, mode="sum", device="meta"), {}, "meta device"),
         (nn.ModuleDict({"other": nn.Embedding(7, 3)}), {}, "lacks 'item' and has 'other'"),
         (nn.Linear(7, 3), {}, "cannot take a Linear"),
     ],
@@ -74,6 +73,14 @@ def test_several_modules_come_by_the_names_of_tables() -> None:
 def test_what_cannot_be_kept_is_refused_by_name(module: Any, facts: Any, message: str) -> None:
     with pytest.raises(UserError, match=message):
         ShardedEmbeddings.from_module(module, plan_for(table(**facts)))
+
+
+def test_a_module_on_the_meta_device_begins_as_a_plan_alone_does() -> None:
+    meta = nn.EmbeddingBag(7, 3, mode="sum", device="meta")
+    sharded = ShardedEmbeddings.from_module(meta, plan_for(table()), seed=4)
+    alone = ShardedEmbeddings(plan_for(table()), seed=4)
+    name = "embedding_bags.item.weight"
+    assert torch.equal(sharded.state_dict()[name], alone.state_dict()[name])
 
 
 def test_one_module_is_not_enough_for_two_tables() -> None:

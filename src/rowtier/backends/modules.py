@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,8 @@ from torch import nn
 from torchrec import optim
 
 from rowtier.errors import MismatchError, UserError
+from rowtier.runtime.optim import KINDS
+from rowtier.runtime.optim import Optimizer as RowOptimizer
 from rowtier.tables import Optimizer, Table, Tables
 
 BATCH_SIZE = 512  # what TorchRec's planner takes if it is told nothing
@@ -80,6 +83,40 @@ def configs(collection: Any) -> list[Any]:
     return list(collection.embedding_configs())
 
 
+def optimizers(collection: Any) -> list[RowOptimizer] | None:
+    """What `apply_optimizer_in_backward` gave the tables, as ours; None if nothing was given."""
+    found: dict[str, RowOptimizer] = {}
+    for path, weight in collection.named_parameters():
+        classes = getattr(weight, "_optimizer_classes", [])
+        if not classes:
+            continue
+        kind = _OPTIMIZERS.get(classes[0])
+        if kind is None or len(classes) > 1:
+            given, known = (sorted({c.__name__ for c in kinds}) for kinds in (classes, _OPTIMIZERS))
+            raise UserError(
+                f"{path} has {', '.join(given)} by apply_optimizer_in_backward; rows have one of "
+                f"{', '.join(known)}"
+            )
+        made = _made(path, kind, weight._optimizer_kwargs[0])
+        if found.setdefault(kind, made) != made:
+            raise UserError(
+                f"{path} has {made} by apply_optimizer_in_backward, and another table "
+                f"{found[kind]}: all tables of a kind share one; give them the same settings"
+            )
+    return list(found.values()) or None
+
+
+def _made(path: str, kind: Optimizer, settings: dict[str, Any]) -> RowOptimizer:
+    known = {field.name for field in dataclasses.fields(KINDS[kind])}
+    strange = {k: v for k, v in settings.items() if v and k not in known | {"optimizer"}}
+    if strange:
+        raise UserError(
+            f"{path} has {strange} by apply_optimizer_in_backward, and rows are trained with "
+            f"{', '.join(sorted(known))} only: leave the others out"
+        )
+    return KINDS[kind](**{key: value for key, value in settings.items() if key in known})
+
+
 def check_same(found: Tables, known: Tables) -> None:
     """Raise unless every table of a model is known with the same shape and kind."""
     names = {table.name: table for table in known}
@@ -104,11 +141,11 @@ def model_of(wanted: Tables) -> Any:
     model, meta = nn.Module(), torch.device("meta")
     pooled = [table for table in wanted if table.pooling != "none"]
     if pooled:
-        bags = [_bag_config(table) for table in pooled]
+        bags = [bag_config(table) for table in pooled]
         model.add_module(POOLED, torchrec.EmbeddingBagCollection(tables=bags, device=meta))
     for width in sorted({t.embedding_dim for t in wanted if t.pooling == "none"}):
         rows = [t for t in wanted if t.pooling == "none" and t.embedding_dim == width]
-        part = torchrec.EmbeddingCollection(tables=[_config(t) for t in rows], device=meta)
+        part = torchrec.EmbeddingCollection(tables=[row_config(t) for t in rows], device=meta)
         model.add_module(f"{SEQUENCE}_{width}", part)
     for _, collection in collections(model):
         for name, weight in collection.named_parameters():
@@ -117,12 +154,14 @@ def model_of(wanted: Tables) -> Any:
     return model
 
 
-def _bag_config(table: Table) -> Any:
+def bag_config(table: Table) -> Any:
+    """A pooled table as TorchRec has it."""
     pooling = {"sum": torchrec.PoolingType.SUM, "mean": torchrec.PoolingType.MEAN}
     return torchrec.EmbeddingBagConfig(**_facts(table), pooling=pooling[table.pooling])
 
 
-def _config(table: Table) -> Any:
+def row_config(table: Table) -> Any:
+    """A table that is not pooled as TorchRec has it."""
     return torchrec.EmbeddingConfig(**_facts(table))
 
 

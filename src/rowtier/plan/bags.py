@@ -8,7 +8,7 @@ is read by its methods. Nothing here imports torch, so data loader workers stay 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
@@ -74,8 +74,47 @@ class Jagged:
         return Jagged(values, edges, weights, self.shape, before)
 
 
+@dataclass(frozen=True, eq=False)
+class Origin:
+    """How a batch came, as far as what is found for it depends on that."""
+
+    device: Any = None  # where its tensors lie; None: it has none
+    keyed: bool = False  # as a KeyedJaggedTensor
+    # Of a KeyedJaggedTensor by feature: per sample of the output which of its samples it is.
+    inverse: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Bags] | None = None  # what a KeyedJaggedTensor held, while at hand
+
+
+def origin_of(batch: Any) -> Origin:
+    """How a batch came."""
+    if not _is_keyed(batch):
+        return Origin(_device_of(batch.values()) if isinstance(batch, Mapping) else None)
+    indices = batch.inverse_indices_or_none()
+    if indices is None or not indices[1].numel():
+        return Origin(batch.device(), keyed=True)
+    return Origin(batch.device(), True, dict(zip(*indices, strict=True)))
+
+
+def _device_of(entries: Iterable[Any]) -> Any:
+    """The device of the first tensor among the ids of all features."""
+    for entry in entries:
+        ids = entry.values if isinstance(entry, Bags) else entry
+        ids = ids[0] if isinstance(ids, (tuple, list)) and len(ids) else ids
+        if hasattr(ids, "detach"):
+            return ids.device
+    return None
+
+
+def _is_keyed(batch: Any) -> bool:
+    """Whether a batch is a KeyedJaggedTensor, by what it offers: TorchRec is not imported."""
+    return not isinstance(batch, Mapping) and hasattr(batch, "keys") and hasattr(batch, "to_dict")
+
+
 def jagged_batch(batch: Any, features: Iterable[str]) -> dict[str, Jagged]:
-    """All `features` of a batch; every one of them must be there, with as many samples."""
+    """All `features` of a batch; every one of them must be there, with as many samples.
+
+    Only a KeyedJaggedTensor may say that its features have different numbers of samples.
+    """
     given = _by_name(batch)
     found: dict[str, Jagged] = {}
     for name in features:
@@ -85,6 +124,8 @@ def jagged_batch(batch: Any, features: Iterable[str]) -> dict[str, Jagged]:
                 f"{', '.join(map(repr, given)) or 'none'}"
             )
         found[name] = _jagged(name, given[name])
+    if _is_keyed(batch) and batch.variable_stride_per_key():
+        return found
     if len({len(jagged.edges) for jagged in found.values()}) > 1:
         raise _different_samples({name: jagged.samples for name, jagged in found.items()})
     return found
@@ -93,15 +134,23 @@ def jagged_batch(batch: Any, features: Iterable[str]) -> dict[str, Jagged]:
 def _by_name(batch: Any) -> Mapping[str, Any]:
     if isinstance(batch, Mapping):
         return batch
-    if hasattr(batch, "keys") and hasattr(batch, "to_dict"):  # a KeyedJaggedTensor
-        return {
-            name: Bags(entry.values(), entry.lengths(), weights=entry.weights_or_none())
-            for name, entry in batch.to_dict().items()
-        }
+    if _is_keyed(batch):
+        return keyed_bags(batch)
     raise UserError(
         f"a batch of type {type(batch).__name__}: give a KeyedJaggedTensor, or a dict of feature "
         "→ values, (values, lengths) or (values, lengths, weights)"
     )
+
+
+def keyed_bags(batch: Any) -> dict[str, Bags]:
+    """The features of a KeyedJaggedTensor."""
+    if not batch.lengths().numel():  # no samples, which its own to_dict cannot bear
+        empty = Bags(batch.values(), batch.lengths(), weights=batch.weights_or_none())
+        return dict.fromkeys(batch.keys(), empty)
+    return {
+        name: Bags(entry.values(), entry.lengths(), weights=entry.weights_or_none())
+        for name, entry in batch.to_dict().items()
+    }
 
 
 def _different_samples(samples: Mapping[str, int]) -> UserError:

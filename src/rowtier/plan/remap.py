@@ -16,7 +16,7 @@ import os
 import tempfile
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from rowtier.band import Band, layers_of
 from rowtier.errors import UserError
 from rowtier.jit import compiled
-from rowtier.plan.bags import Jagged, jagged_batch
+from rowtier.plan.bags import Jagged, Origin, jagged_batch, origin_of
 from rowtier.profile.ids import Where, numbers_of, settled_numbers, settled_rows, unchecked_rows
 from rowtier.profile.order import rows_by_rank
 from rowtier.profile.vocabulary import VocabularyIndex
@@ -61,6 +61,13 @@ def reads_of(tables: Iterable[Table]) -> tuple[Read, ...]:
 
 class Addressed(dict[str, Jagged]):
     """A batch whose ids have been turned into addresses; `ShardedEmbeddings` takes it as it is."""
+
+    def __init__(self, jagged: Mapping[str, Jagged], origin: Origin | None = None):
+        super().__init__(jagged)
+        self.origin = origin or Origin()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Addressed, (dict(self), self.origin)
 
 
 @dataclass(frozen=True, eq=False)
@@ -157,7 +164,8 @@ class Remapper:
             {
                 entry[0].key: self._addressed(*entry)
                 for entry in zip(self.reads, jagged, rows, addresses, strict=True)
-            }
+            },
+            origin_of(batch),
         )
 
     def _rows(self, read: Read, jagged: Jagged) -> NDArray[np.integer[Any]]:

@@ -45,7 +45,7 @@ def packed(module: ShardedEmbeddings) -> Packed:
         module.plan,
         module.given_optimizer,
         replace(module.engine.options, init=None),  # weights are set, and functions may not pickle
-        {name: getattr(module, name) for name in ("is_weighted", "training")},
+        {name: getattr(module, name) for name in module.copied},
         module.state_dict(),
         module.optimizer.state_dict(),
         module.row_handle.requires_grad,

@@ -71,6 +71,7 @@ class Asked:
 
     batch: Addressed
     trip: Future[Trip]
+    weights: Mapping[str, Any] = field(default_factory=dict)  # of lookups that want a gradient
 
 
 class Engine:
@@ -235,7 +236,8 @@ class Engine:
             if self._synced is not None:
                 raise UserError(
                     "a second backward before step(), while copies are kept equal behind the "
-                    "backward pass: train without the pipeline to add up gradients"
+                    "backward pass: step the optimizer of the rows after each, or train without "
+                    "the pipeline to add up gradients"
                 )
             self._synced = self._beside.submit(self.reducer.sync.run)
 

@@ -68,11 +68,14 @@ def load_weights(engine: Engine, weights: Mapping[str, Any]) -> None:
 def state_dict(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:
     """Optimizer state per weight, and the number of steps; all ranks must call this."""
     _agree(engine, "state_dict() of the optimizer")
-    found = {}
-    for name, table in weight_names(engine).items():
-        state = _tensors(engine, table, _state_names(engine, table))
-        found[name] = state | {"step": torch.tensor(engine.step_number)}
-    return found
+    return {name: state_of(engine, name) for name in weight_names(engine)}
+
+
+def state_of(engine: Engine, name: str) -> dict[str, torch.Tensor]:
+    """Optimizer state of one weight, and the number of steps; all ranks must call this."""
+    table = weight_names(engine)[name]
+    state = _tensors(engine, table, _state_names(engine, table))
+    return state | {"step": torch.tensor(engine.step_number)}
 
 
 def load_state(engine: Engine, state: Mapping[str, Mapping[str, Any]]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,7 +30,8 @@ class Lookup(torch.autograd.Function):  # type: ignore[misc]
         weighted: list[str], *weights: torch.Tensor,
     ) -> tuple[torch.Tensor, ...]:  # fmt: skip
         """Rows or sums of every feature that reads a table."""
-        ctx.made, outputs = looked_up(module, batch, dict(zip(weighted, weights, strict=True)))
+        del weights  # the batch has them
+        ctx.made, outputs = looked_up(module, batch, weighted)
         return tuple(outputs)
 
     @staticmethod
@@ -50,19 +51,19 @@ class Made(NamedTuple):
 
     module: ShardedEmbeddings
     trip: Trip
-    kept: dict[str, NDArray[np.bool_] | None]  # of features whose weights want a gradient
-    weights: dict[str, torch.Tensor]  # these, without their values
+    kept: dict[str, NDArray[np.bool_] | None]  # of reads whose weights want a gradient
+    sizes: dict[str, int]  # lookups of every read
 
 
 def looked_up(
-    module: ShardedEmbeddings, batch: Addressed | Asked, weights: Mapping[str, torch.Tensor]
+    module: ShardedEmbeddings, batch: Addressed | Asked, weighted: Iterable[str]
 ) -> tuple[Made, list[torch.Tensor]]:
     """What every read gives for a batch, and what its gradients need."""
-    trip, outputs = module.engine.forward(batch, keep_rows=bool(weights))
     addressed = batch.batch if isinstance(batch, Asked) else batch
-    kept = {key: addressed[key].kept for key in weights}
-    like = {key: weight.new_empty(0) for key, weight in weights.items()}
-    return Made(module, trip, kept, like), _split(module, addressed, outputs)
+    kept = {key: addressed[key].kept for key in weighted}
+    sizes = {key: len(jagged.values) for key, jagged in addressed.items()}
+    trip, outputs = module.engine.forward(batch, keep_rows=bool(kept))
+    return Made(module, trip, kept, sizes), _split(module, addressed, outputs)
 
 
 def brought_back(
@@ -72,7 +73,7 @@ def brought_back(
     module = made.module
     with module.engine.inside():
         joined = _joined(module, grads)
-        of_weights = _weight_grads(made, joined) if made.weights else []
+        of_weights = _weight_grads(made, joined) if made.kept else []
         if to_rows:  # rows may be frozen
             module.waiting.add(made.trip, joined)
     return of_weights
@@ -115,13 +116,11 @@ def _weight_grads(made: Made, grads: list[Floats]) -> list[torch.Tensor]:
             grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
         for first, spots, lane in made.trip.spots(lookups):
             kernels.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
-        reads = [made.module.remapper.reads[index] for index in lookups.bundle.reads]
-        bags = lookups.bags // len(reads)
-        for index, read in enumerate(reads):
-            size = int(lookups.edges[(index + 1) * bags]) - at
+        for read in (made.module.remapper.reads[index] for index in lookups.bundle.reads):
+            size = made.sizes[read.key]
             found[read.key] = torch.from_numpy(out[at : at + size])
             at += size
-    return [_at(found[key], made.kept[key]).to(like) for key, like in made.weights.items()]
+    return [_at(found[key], mask) for key, mask in made.kept.items()]
 
 
 def _at(grad: torch.Tensor, kept: NDArray[np.bool_] | None) -> torch.Tensor:

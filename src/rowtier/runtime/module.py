@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,11 +14,13 @@ from numpy.typing import NDArray
 from torch.distributed.tensor import DTensor
 
 from rowtier.errors import UserError
+from rowtier.plan.bags import keyed_bags
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions, chosen_optimizers
+from rowtier.runtime.keyed import keyed_batch, keyed_outputs, traced_outputs
 from rowtier.runtime.lookup import Lookup, Made
 from rowtier.runtime.memory import Tiers
 from rowtier.runtime.optim import Optimizer
@@ -33,10 +35,6 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-class _Keyed(Addressed):
-    """A batch that came as a KeyedJaggedTensor: what it finds goes back as TorchRec gives it."""
-
-
 class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     """All embedding tables of a plan, on the ranks of a process group.
 
@@ -49,8 +47,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     them is said by the tables of the plan. A null is no lookup. With `rows` batches hold rows
     already, made with `plan.rows_of`.
 
-    As in TorchRec, weights of a KeyedJaggedTensor count only if `is_weighted` is set;
-    `from_module` takes that over from the collection.
+    As in TorchRec, weights of a KeyedJaggedTensor count only if `weighted` is set, and rows of
+    tables that are not pooled come with their ids only if `returns_ids` is; `from_module` takes
+    both over from the collection.
 
     Its only parameter is a handle that stands for all rows: freeze them with `requires_grad_`,
     clip and drop their gradients with those of the model. `optimizer` updates them.
@@ -59,6 +58,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     # TorchRec's DistributedModelParallel loads state module by module and drops what they
     # report, unless they say that they want to be called as a whole.
     _FORCE_STATE_DICT_LOAD = True
+    _output_dtype = torch.float32
+    copied: ClassVar[tuple[str, ...]] = ("weighted", "returns_ids", "training")  # with copies
 
     def __init__(
         self,
@@ -81,7 +82,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         )
         chosen = chosen_optimizers(plan, optimizer)
         self.engine = Engine(plan, chosen, process_group, options)
-        self.is_weighted, self.given_optimizer = False, optimizer
+        self.weighted = self.returns_ids = False
+        self.given_optimizer = optimizer
         # What PyTorch sees of the rows: see row_gradient.py.
         self.row_handle = torch.nn.Parameter(torch.zeros(1))
         self.waiting = Waiting(self.row_handle, self.engine)
@@ -98,18 +100,22 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         """The same tables with the weights of nn.EmbeddingBag, nn.Embedding or a TorchRec one.
 
         A single table may have any name; several come as an `nn.ModuleDict` by table name, or
-        as a TorchRec collection. Every rank has the whole weights here.
+        as a TorchRec collection. Every rank has the whole weights here; a module on the meta
+        device has none, and its tables begin as those of `ShardedEmbeddings(plan)` do.
         """
-        from rowtier.runtime.modules import is_weighted, weights_of
+        from rowtier.runtime.modules import check_draws, is_weighted, returns_ids, weights_of
 
         weights = weights_of(module, plan)
+        if not weights and kw.get("init") is None:
+            check_draws(module)
         made = cls(plan, *args, **kw)
-        made.is_weighted = is_weighted(module)
+        made.weighted, made.returns_ids = is_weighted(module), returns_ids(module)
 
         def rows_of(table: Table, rows: Ints) -> Any:
             return weights[table.name][torch.from_numpy(rows)].float().numpy()
 
-        made.engine.set_weights(rows_of)
+        if weights:
+            made.engine.set_weights(rows_of)
         return made
 
     @property
@@ -160,18 +166,16 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     def _look_up(self, batch: Any) -> Any:
         asked = isinstance(batch, Asked)
         addressed = batch.batch if asked else self._addressed(batch)
-        keyed = isinstance(addressed, _Keyed)
-        weights = {} if asked or batch is addressed else self._trained_weights(batch)
+        weights = batch.weights if asked else self._trained_weights(batch)
         if torch.is_grad_enabled():
             self.refuse_weights(weights)
-        device = torch.device("cpu") if asked else _device_of(batch)
         given = batch if asked else addressed
-        found = Lookup.apply(self.row_handle, self, given, list(weights), *weights.values())
+        found = Lookup.apply(self.row_handle, self, given, list(weights), *_on_host(weights))
         outputs = {
-            read.key: output.to(device)
+            read.key: output.to(addressed.origin.device)
             for read, output in zip(self.remapper.reads, found, strict=True)
         }
-        return self._as_torchrec(outputs, addressed) if keyed else self._shaped(outputs, addressed)
+        return self._returned(outputs, addressed)
 
     def ask_ahead(self, batch: Any) -> Asked:
         """Begin to exchange the ids of a batch; call the module with the result, later.
@@ -179,15 +183,19 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         All ranks must call this in the same order.
         """
         with self.engine.inside():
-            return self.engine.ask_ahead(self._addressed(batch))
+            asked = self.engine.ask_ahead(self._addressed(batch))
+            return replace(asked, weights=self._trained_weights(batch))
 
     def _addressed(self, batch: Any) -> Addressed:
         found = self.engine.remapper(batch)
-        if isinstance(batch, Mapping):
+        if not found.origin.keyed:
             return found
-        if self.is_weighted:
-            return _Keyed(found)
-        return _Keyed({key: replace(jagged, weights=None) for key, jagged in found.items()})
+        return keyed_batch(batch, found, self.remapper.reads, weighted=self.weighted)
+
+    def _returned(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
+        if not batch.origin.keyed:
+            return self._shaped(outputs, batch)
+        return keyed_outputs(self.remapper.reads, outputs, batch, with_ids=self.returns_ids)
 
     def _shaped(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> dict[str, Any]:
         shaped: dict[str, Any] = {}
@@ -204,11 +212,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     def _traced(self, batch: Any) -> Any:
         """Look up a batch while torch.compile or torch.export follows."""
-        found = trace(self, batch)
+        found = {key: one.to(self._output_dtype) for key, one in trace(self, batch).items()}
         shaped: dict[str, Any] = {}
         if not isinstance(batch, dict):
-            from rowtier.runtime.modules import traced_outputs
-
             return traced_outputs(self.outputs, found, batch)
         for key, feature, dim, pooled in self.outputs:
             entry = batch[feature]
@@ -221,17 +227,12 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
                 shaped[key] = JaggedRows(found[key], lengths)
         return shaped
 
-    def _as_torchrec(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
-        from rowtier.runtime.modules import keyed_outputs
-
-        return keyed_outputs(self.remapper.reads, outputs, batch)
-
     def _trained_weights(self, batch: Any) -> dict[str, torch.Tensor]:
         """Weights of lookups that want a gradient, by the name of what reads them."""
         found: dict[str, torch.Tensor] = {}
-        if not isinstance(batch, Mapping) and not self.is_weighted:
+        if isinstance(batch, Addressed) or not (isinstance(batch, Mapping) or self.weighted):
             return found
-        given = batch if isinstance(batch, Mapping) else batch.to_dict()
+        given = batch if isinstance(batch, Mapping) else keyed_bags(batch)
         for read in self.remapper.reads:
             entry: Any = given.get(read.feature)
             if isinstance(entry, (torch.Tensor, np.ndarray)):  # ids alone, as most features are
@@ -239,13 +240,11 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
             weights = getattr(entry, "weights", None)
             if isinstance(entry, (tuple, list)) and len(entry) == 3:
                 weights = entry[2]
-            elif callable(weights):  # a JaggedTensor
-                weights = entry.weights_or_none()
             if isinstance(weights, torch.Tensor) and weights.requires_grad:
                 found[read.key] = weights
         return found
 
-    def refuse_weights(self, weights: Mapping[str, torch.Tensor]) -> None:
+    def refuse_weights(self, weights: Iterable[str]) -> None:
         """Refuse weights that want a gradient where the plan exchanges sums."""
         tables = {read.key: read.table.name for read in self.remapper.reads}
         for key in weights:
@@ -331,9 +330,6 @@ def _whole(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
-def _device_of(batch: Any) -> torch.device:
-    values = next(iter(batch.values()), None) if isinstance(batch, Mapping) else batch.values()
-    if isinstance(values, (tuple, list)) and values:
-        values = values[0]
-    values = getattr(values, "values", values)
-    return values.device if isinstance(values, torch.Tensor) else torch.device("cpu")
+def _on_host(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    """Weights as they are computed with; autograd brings gradients back to device and type."""
+    return [weight.to("cpu", torch.float32) for weight in weights.values()]

@@ -1,8 +1,10 @@
-"""Weights of modules that are not sharded, and outputs as TorchRec's modules give them."""
+"""Weights of modules that are not sharded."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,9 +12,7 @@ from torch import nn
 
 from rowtier.errors import MismatchError, UserError
 from rowtier.plan.plan import Plan
-from rowtier.plan.remap import Addressed, Read
 from rowtier.runtime.storage import TORCH_DTYPES
-from rowtier.runtime.traced import Output
 from rowtier.tables import Table
 
 _REFUSED = {
@@ -25,18 +25,50 @@ _REFUSED = {
 
 
 def weights_of(module: nn.Module, plan: Plan) -> dict[str, torch.Tensor]:
-    """The weights of every table of a plan, out of a module that has them all."""
+    """The weights of every table of a plan, out of a module that has them all.
+
+    None of any if the module is on the meta device.
+    """
     tables = {table.name: table for table, _ in plan}
     found = _tables_in(module, tables)
     _check_names(found, tables)
     for name, entry in found.items():
         _check_table(entry, tables[name])
-    return {name: entry.weight.detach().cpu() for name, entry in found.items()}
+    on_meta = [name for name, entry in found.items() if entry.weight.is_meta]
+    if on_meta and len(on_meta) < len(found):
+        raise UserError(
+            f"table {on_meta[0]!r} is on the meta device and has no weights, and others have: make "
+            "all of them on the meta device, or none"
+        )
+    return {} if on_meta else {n: entry.weight.detach().cpu() for n, entry in found.items()}
+
+
+def check_draws(module: nn.Module) -> None:
+    """Refuse TorchRec tables on the meta device that want first weights which we do not draw."""
+    configs = getattr(module, "embedding_bag_configs", getattr(module, "embedding_configs", list))
+    for config in configs():
+        limit, draws = config.num_embeddings**-0.5, config.init_fn
+        found = getattr(draws, "keywords", {}) if isinstance(draws, partial) else {}
+        if not (math.isclose(found.get("b", 0), limit) and math.isclose(-found.get("a", 0), limit)):
+            raise UserError(
+                f"table {config.name!r} is on the meta device and has an init_fn, weight_init_min "
+                "or weight_init_max of its own, which fills whole tables: make the collection on "
+                "the cpu, or give init=, a function of a table and some of its rows"
+            )
 
 
 def is_weighted(module: nn.Module) -> bool:
     """Whether a module weighs the ids of a KeyedJaggedTensor; only TorchRec's are asked."""
-    said = getattr(module, "is_weighted", None)
+    return _says(module, "is_weighted")
+
+
+def returns_ids(module: nn.Module) -> bool:
+    """Whether a module returns ids beside their rows; only TorchRec's are asked."""
+    return _says(module, "need_indices")
+
+
+def _says(module: nn.Module, what: str) -> bool:
+    said = getattr(module, what, None)
     return bool(said()) if callable(said) else False
 
 
@@ -123,9 +155,6 @@ def _check_table(module: Any, table: Table) -> None:
             f"would round it: call module.to({stored}) if that is meant, or mend `dtype` in "
             "tables.yaml and plan again"
         )
-    if module.weight.is_meta:
-        raise UserError(f"{name}: the module is on the meta device and has no weights: make it "
-                        "on the cpu, or use ShardedEmbeddings(plan, …)")  # fmt: skip
 
 
 def _check_kind(module: Any, table: Table) -> None:
@@ -146,50 +175,3 @@ def _check_kind(module: Any, table: Table) -> None:
 def _some(names: Iterable[str]) -> str:
     listed = [repr(name) for name in names]
     return ", ".join(listed[:6]) + (f" and {len(listed) - 6} more" if len(listed) > 6 else "")
-
-
-def keyed_outputs(
-    reads: Iterable[Read], outputs: Mapping[str, torch.Tensor], batch: Addressed
-) -> Any:
-    """What TorchRec's modules return for a KeyedJaggedTensor.
-
-    A KeyedTensor if all tables are pooled, a dict of JaggedTensor if none is; otherwise a dict
-    that has `[batch, dim]` tensors for the pooled ones.
-    """
-    from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedTensor
-
-    reads = list(reads)
-    if all(read.table.pooling != "none" for read in reads):
-        return KeyedTensor(
-            keys=[read.key for read in reads],
-            length_per_key=[read.table.embedding_dim for read in reads],
-            values=torch.cat([outputs[read.key] for read in reads], dim=1),
-        )
-    found: dict[str, Any] = {}
-    for read in reads:
-        output = outputs[read.key]
-        if read.table.pooling == "none":
-            lengths = torch.from_numpy(batch[read.key].lengths).to(output.device)
-            found[read.key] = JaggedTensor(values=output, lengths=lengths)
-        else:
-            found[read.key] = output
-    return found
-
-
-def traced_outputs(outputs: Iterable[Output], found: Mapping[str, torch.Tensor], batch: Any) -> Any:
-    """What `keyed_outputs` gives, made of what a compiler can follow."""
-    from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedTensor
-
-    outputs, keys = list(outputs), batch.keys()
-    if all(output.pooled for output in outputs):
-        return KeyedTensor(
-            keys=[output.key for output in outputs],
-            length_per_key=[output.dim for output in outputs],
-            values=torch.cat([found[output.key] for output in outputs], dim=1),
-        )
-    lengths = batch.lengths().reshape(len(keys), -1)
-    given: dict[str, Any] = {}
-    for key, feature, _, pooled in outputs:
-        each = lengths[keys.index(feature)]
-        given[key] = found[key] if pooled else JaggedTensor(values=found[key], lengths=each)
-    return given

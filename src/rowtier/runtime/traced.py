@@ -77,8 +77,13 @@ def _parts(
 
 
 def _keyed(module: ShardedEmbeddings, batch: Any) -> tuple[list[str], list[torch.Tensor]]:
+    if batch.variable_stride_per_key() or module.returns_ids:
+        raise UserError(
+            "a KeyedJaggedTensor with a batch size per key, or rows that come with their ids "
+            "(need_indices), cannot be compiled: leave the embeddings uncompiled"
+        )
     names, tensors = [_IDS, _LENGTHS], [batch.values(), batch.lengths()]
-    if module.is_weighted:
+    if module.weighted:
         if batch.weights().requires_grad:
             raise UserError(
                 "weights of a KeyedJaggedTensor that want a gradient cannot be compiled: give a "
@@ -172,11 +177,9 @@ def look_up(handle: torch.Tensor, tensors: list[torch.Tensor], what: str) -> lis
     module = told.module
     with module.engine.inside():
         addressed = module.engine.remapper(told.batch(tensors))
-        weights = {feature: tensors[at].detach() for feature, at in told.trained.items()}
-        keys = {output.key: weights[output.feature] for output in module.outputs
-                if output.feature in weights}  # fmt: skip
-        module.refuse_weights(keys)
-        made, outputs = looked_up(module, addressed, keys)
+        trained = [output.key for output in module.outputs if output.feature in told.trained]
+        module.refuse_weights(trained)
+        made, outputs = looked_up(module, addressed, trained)
     ticket = next(_tickets)
     if told.keep:
         module.open_lookups[ticket] = made
@@ -200,7 +203,6 @@ def bring_back(
     ticket: torch.Tensor, what: str,
 ) -> list[torch.Tensor]:  # fmt: skip
     """Bring gradients of outputs to the rows; zeros for the handle, gradients of weights."""
-    del weights
     told = _What.of(what)
     made = told.module.open_lookups.pop(int(ticket), None)
     if made is None:
@@ -209,8 +211,13 @@ def bring_back(
             f"or {_MOST_OPEN} further lookups, gradients cannot be brought back; call the module "
             "again"
         )
-    of_weights = brought_back(made, grads, told.keep == "rows")
-    return [torch.zeros_like(handle), *of_weights]
+    by_read = dict(zip(made.kept, brought_back(made, grads, told.keep == "rows"), strict=True))
+    features = {output.key: output.feature for output in told.module.outputs}
+    found = [torch.zeros_like(weight) for weight in weights]
+    places = {feature: place for place, feature in enumerate(told.trained)}
+    for key, grad in by_read.items():  # a feature may read several tables
+        found[places[features[key]]] += grad.to(found[0])
+    return [torch.zeros_like(handle), *found]
 
 
 @bring_back.register_fake  # type: ignore[untyped-decorator]
