@@ -254,7 +254,7 @@ def compare(name: str, rank: int, ranks: int) -> dict[str, tuple[Any, Any]]:
     mine = case.batch(rank)
     found, expected = ours(features=mine), whole(case.for_torchrec(rank))
     pairs = {key: (flat(found)[key], value) for key, value in flat(expected).items()}
-    ahead = flat(ours(ours.ask_ahead(case.batch(rank)) if _is_kjt(mine) else mine))
+    ahead = flat(ours(ours.ask_ahead(case.batch(rank))))
     pairs |= {f"ahead, {key}": (ahead[key], value) for key, value in flat(expected).items()}
     optimizer = torch.optim.SGD(whole.parameters(), lr=LR)
     batches = [case.for_torchrec(r) for r in range(ranks)]
@@ -263,7 +263,7 @@ def compare(name: str, rank: int, ranks: int) -> dict[str, tuple[Any, Any]]:
     optimizer.step()
     loss_of(found).backward()
     ours.optimizer.step()
-    if _is_kjt(mine) and mine.weights_or_none() is not None:
+    if isinstance(mine, KeyedJaggedTensor) and mine.weights_or_none() is not None:
         wanted = batches[rank].weights().grad
         pairs["gradient of weights"] = (
             mine.weights().grad,
@@ -277,10 +277,6 @@ def compare(name: str, rank: int, ranks: int) -> dict[str, tuple[Any, Any]]:
     again = flat(trained(case.for_torchrec(rank)))
     pairs |= {f"again, {key}": (again[key], v) for key, v in flat(ours(case.batch(rank))).items()}
     return {key: (_detached(x), _detached(y)) for key, (x, y) in pairs.items()}
-
-
-def _is_kjt(batch: Any) -> bool:
-    return isinstance(batch, KeyedJaggedTensor)
 
 
 def _detached(value: Any) -> Any:

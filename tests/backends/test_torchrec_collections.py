@@ -140,6 +140,12 @@ def test_the_wrong_collection_or_plan_is_refused_with_the_right_one() -> None:
         rt.ShardedEmbeddingCollection(plan_for(whole, 1))
 
 
+def test_virtual_tables_are_refused_with_the_way_out() -> None:
+    whole = bags(table("a", "x", use_virtual_table=True))
+    with pytest.raises(UserError, match=r"'a' is a virtual one.*ids: hash"):
+        sharded(whole, 1)
+
+
 def test_batches_that_say_too_little_are_refused() -> None:
     ours = sharded(bags(*ALIKE), 1)
     with pytest.raises(UserError, match=r"different strides \('x' 2, 'y' 3\) and no inverse_ind"):

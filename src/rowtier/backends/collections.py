@@ -84,6 +84,7 @@ class _Collection(ShardedEmbeddings, ShardedModule, FusedOptimizerModule):  # ty
                 f"{type(module).__name__}: give the collection as it is before "
                 f"DistributedModelParallel, or use {_other_than(cls)}"
             )
+        _check_configs(configs(module))
         chosen = optimizers(module) if optimizer is None else optimizer
         made = super().from_module(module, plan, chosen, *args, **options)
         made._configs = list(configs(module))
@@ -92,6 +93,10 @@ class _Collection(ShardedEmbeddings, ShardedModule, FusedOptimizerModule):  # ty
     def forward(self, features: Any) -> Any:
         """Look up a KeyedJaggedTensor, a TensorDict, or whatever `ShardedEmbeddings` takes."""
         return super().forward(maybe_td_to_kjt(features, None))
+
+    def ask_ahead(self, batch: Any) -> Asked:
+        """Begin to exchange the ids of a batch; call the module with the result, later."""
+        return super().ask_ahead(maybe_td_to_kjt(batch, None))
 
     def _returned(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
         self._warn_if_never_stepped()
@@ -151,7 +156,7 @@ class _Collection(ShardedEmbeddings, ShardedModule, FusedOptimizerModule):  # ty
 
     def input_dist(self, ctx: Any, features: Any) -> Any:
         """Begin to exchange the ids of a batch."""
-        waiting = _Waiting(self.ask_ahead(maybe_td_to_kjt(features, None)))
+        waiting = _Waiting(self.ask_ahead(features))
         return KJTListSplitsAwaitable([NoWait(NoWait(waiting))], ctx)
 
     def compute(self, ctx: Any, dist_input: Any) -> Any:  # noqa: ARG002
@@ -244,6 +249,15 @@ class ShardedEmbeddingCollection(_Collection):
 def _other_than(cls: type) -> str:
     pooled = cls is not ShardedEmbeddingBagCollection
     return "ShardedEmbeddingBagCollection" if pooled else "ShardedEmbeddingCollection"
+
+
+def _check_configs(tables: list[Any]) -> None:
+    for config in tables:
+        if config.use_virtual_table:
+            raise UserError(
+                f"table {config.name!r} is a virtual one, whose rows come and go: give it as many "
+                "rows as memory has room for, and let ids share them (ids: hash or vocabulary)"
+            )
 
 
 def _check_dtype(dtype: Any) -> None:
