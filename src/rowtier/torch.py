@@ -19,6 +19,7 @@ from rowtier.runtime.module import ShardedEmbeddings
 from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
 from rowtier.runtime.pipeline import Pipeline
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
+from rowtier.runtime.together import Together
 from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
 from rowtier.runtime.wire import LostRankError
 
@@ -40,6 +41,7 @@ __all__ = [
     "RowwiseAdagrad",
     "ShardedEmbeddings",
     "SparseAdam",
+    "Together",
     "Totals",
     "UnshardedEmbeddings",
     "load_checkpoint",

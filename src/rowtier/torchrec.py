@@ -32,23 +32,26 @@ if TYPE_CHECKING:
     from rowtier.backends.score import score
     from rowtier.backends.split import split
     from rowtier.backends.write import to_plan
+    from rowtier.runtime.together import Together
 
 _HOME = {
-    "RowtierPlanner": ("planner", "RowtierPlanner"),
-    "ShardedEmbeddingBagCollection": ("collections", "ShardedEmbeddingBagCollection"),
-    "ShardedEmbeddingCollection": ("collections", "ShardedEmbeddingCollection"),
-    "from_plan": ("read", "from_plan"),
-    "plan_with_torchrec": ("method", "plan"),
-    "score": ("score", "score"),
-    "split": ("split", "split"),
-    "tables": ("modules", "tables"),
-    "to_plan": ("write", "to_plan"),
+    "RowtierPlanner": ("backends.planner", "RowtierPlanner"),
+    "ShardedEmbeddingBagCollection": ("backends.collections", "ShardedEmbeddingBagCollection"),
+    "ShardedEmbeddingCollection": ("backends.collections", "ShardedEmbeddingCollection"),
+    "Together": ("runtime.together", "Together"),
+    "from_plan": ("backends.read", "from_plan"),
+    "plan_with_torchrec": ("backends.method", "plan"),
+    "score": ("backends.score", "score"),
+    "split": ("backends.split", "split"),
+    "tables": ("backends.modules", "tables"),
+    "to_plan": ("backends.write", "to_plan"),
 }
 
 __all__ = [
     "RowtierPlanner",
     "ShardedEmbeddingBagCollection",
     "ShardedEmbeddingCollection",
+    "Together",
     "from_plan",
     "plan_with_torchrec",
     "score",
@@ -62,7 +65,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'rowtier.torchrec' has no attribute {name!r}")
     part, attribute = _HOME[name]
-    value = getattr(importlib.import_module(f"rowtier.backends.{part}"), attribute)
+    value = getattr(importlib.import_module(f"rowtier.{part}"), attribute)
     globals()[name] = value
     return value
 

@@ -198,7 +198,8 @@ def test_torchrecs_optimizers_step_and_schedule_rows() -> None:
         ]
     )
     assert list(both.params) == [
-        *(f"bags.embedding_bags.{name}.weight" for name in "ab"), "weight", "bias"
+        *(f"bags.embedding_bags.{name}.weight" for name in "ab"), "bags.row_gradients", "weight",
+        "bias",
     ]  # fmt: skip
     assert both.params["bags.embedding_bags.b.weight"].shape == (30, 4)
     rate = torch.optim.lr_scheduler.StepLR(ours.fused_optimizer, 1, gamma=0.5)
@@ -281,3 +282,51 @@ def test_tables_of_bfloat16_stay_so_unsharded() -> None:
     whole = bags(table("a", "x", data_type=torchrec.DataType.BF16))
     ours = sharded(whole.to(torch.bfloat16), 1)
     assert ours.unsharded().embedding_bags["a"].weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_scaler_finds_rows_in_torchrecs_optimizers(wide: bool) -> None:
+    whole, dense = bags(*ALIKE), torch.randn(5, 3)
+    models = []
+    for collection in (whole, sharded(whole, 1)):
+        torch.manual_seed(0)
+        models.append(DLRM(collection, 3, [8, 4], [8, 1]))
+    expected, ours = models
+    named = {n: p for n, p in ours.named_parameters() if wide or "row_handle" not in n}
+    parts = KeyedOptimizerWrapper(named, lambda params: torch.optim.SGD(params, lr=LR))
+    fused = ours.sparse_arch.embedding_bag_collection.fused_optimizer
+    both = CombinedOptimizer([("sparse", fused), ("dense", parts)])
+    for model, optimizer in (
+        (expected, torch.optim.SGD(expected.parameters(), lr=LR)),
+        (ours, both),
+    ):
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        for seed in range(2):
+            optimizer.zero_grad()
+            scaler.scale(model(dense, kjt(seed, XY)).square().sum()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    for name, value in ours.state_dict().items():
+        same(value, expected.state_dict()[name])
+
+
+@pytest.mark.parametrize("made", [bags, rows])
+def test_a_collection_compiles_into_one_graph(made: Any) -> None:
+    torch._dynamo.reset()
+    ours = sharded(made(*ALIKE), 1)
+
+    def loss(batch: Any) -> torch.Tensor:
+        found = ours(batch)
+        if isinstance(found, dict):
+            return sum(part.values().square().sum() for part in found.values())
+        return found.values().square().sum()
+
+    compiled = torch.compile(loss, fullgraph=True, backend="aot_eager")
+    for seed in range(2):
+        ours.zero_grad()
+        expected = loss(kjt(seed, XY))
+        found = compiled(kjt(seed, XY))
+        same(found, expected)
+        found.backward()
+        ours.optimizer.step()
+    assert not torch.equal(loss(kjt(1, XY)), expected)

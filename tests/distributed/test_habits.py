@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from rowtier import UserError
-from rowtier.torch import SGD, Bags, ShardedEmbeddings
+from rowtier.torch import SGD, Bags, ShardedEmbeddings, Together
 
 HERE = Path(__file__).parent
 
@@ -132,12 +132,15 @@ def scaled_step(model: nn.Module, batch: Any, parts: Any, scaler: Any, clip: flo
 
 @pytest.mark.parametrize("clip", [0, 0.1])
 @pytest.mark.parametrize("wide", [False, True])
-def test_a_scaler_scales_rows_back(clip: float, wide: bool) -> None:
+@pytest.mark.parametrize("as_one", [False, True])
+def test_a_scaler_scales_rows_back(clip: float, wide: bool, as_one: bool) -> None:
     model, plain = Sharded(plan_of(1)), Plain()
     scalers = [torch.amp.GradScaler("cpu", init_scale=1024.0) for _ in "ab"]
     parts = optimizers(model)
     if wide:  # the handle is in both: the scale comes off once
         parts[0] = torch.optim.SGD(model.parameters(), lr=0.5)
+    if as_one:
+        parts = [Together(*parts)]
     twin = [torch.optim.SGD(plain.parameters(), lr=0.5)]
     for step in range(3):
         scaled_step(model, batch_of(step), parts, scalers[0], clip)
@@ -210,6 +213,21 @@ def test_bf16_autocast_trains_rows_as_without_rowtier() -> None:
             for part in parts:
                 part.step()
     same(model.tables(), plain.tables())
+
+
+def test_two_optimizers_step_as_one() -> None:
+    weights = [nn.Parameter(torch.ones(1)) for _ in range(2)]
+    both = Together(*(torch.optim.Adagrad([w], lr=0.1) for w in weights))
+    for group in both.param_groups:
+        group["lr"] = 0.25  # as a scheduler does
+    sum(weights).backward()
+    both.step()
+    assert [w.item() for w in weights] == [0.75, 0.75]
+    both.load_state_dict(both.state_dict())
+    both.zero_grad()
+    assert weights[0].grad is None
+    with pytest.raises(UserError, match="no optimizer"):
+        Together()
 
 
 def _trained(model: Sharded, steps: int = 2) -> Sharded:

@@ -20,6 +20,8 @@ from rowtier.runtime.engine import Engine
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.storage import TORCH_DTYPES
 
+_HANDLE = "row_gradients"  # not the name it has in the model, where other optimizers may have it
+
 
 class KeyedRowOptimizer(KeyedOptimizer):  # type: ignore[misc]
     """Steps the rows of a collection; learning rates are those of `embeddings.optimizer`.
@@ -42,7 +44,10 @@ class KeyedRowOptimizer(KeyedOptimizer):  # type: ignore[misc]
             _Group(group, [weight for weight, kind in kinds.items() if kind == group["kind"]])
             for group in optimizer.param_groups
         ]
-        super().__init__(params, _State(engine, params), groups)
+        # Whoever scales gradients, as GradScaler does, finds those of all rows here.
+        handle = optimizer.param_groups[0]["params"][0]
+        groups[0]["params"].append(handle)
+        super().__init__({**params, _HANDLE: handle}, _State(engine, params), groups)
 
     def step(self, closure: Any = None) -> Any:
         """Apply the gradients since the last step; all ranks must call this."""
