@@ -165,7 +165,7 @@ class Job:
 
     def __init__(self, rank: int, size: int, args: Settings):
         self.rank, self.size, self.args = rank, size, args
-        self.cluster = cluster_of(size)
+        self.cluster = rowtier.Cluster.local(size)
         profiled = [batch_of(PROFILED + i, 0, args.batch_size).features for i in range(20)]
         bags = dlrm().get_submodule(HOLDER)
         self.profile = rowtier.make_profile(profiled, rt.tables(bags, args.batch_size, "sgd"))
@@ -383,13 +383,6 @@ class Layout:
         if how.sharding_type == "row_wise":
             return ids + 3 * self.size * pooled
         return ids * len(how.sharding_spec.shards) + 2 * pooled  # all columns want all ids
-
-
-def cluster_of(size: int) -> rowtier.Cluster:
-    """The preset `local` with a device for every process."""
-    local = rowtier.Cluster.preset("local")
-    level = local.levels[0].model_copy(update={"size": size})
-    return local.model_copy(update={"levels": (level,)})
 
 
 def process(rank: int, size: int, port: int, args: Settings, queue: Any) -> None:

@@ -197,7 +197,7 @@ class Job:
         if self.rank == 0:
             first = self.data.bags(0, max(1, int(len(self.data) * self.args.profiled)))
             profile = rowtier.make_profile(first, self.tables)
-            made[0] = rowtier.make_plan(profile, cluster_of(self.size), self.args.method)
+            made[0] = rowtier.make_plan(profile, rowtier.Cluster.local(self.size), self.args.method)
         if self.size > 1:
             dist.broadcast_object_list(made)
         plan: rowtier.Plan = made[0]
@@ -259,13 +259,6 @@ class Job:
         self.dense = None
         if self.size > 1:
             dist.destroy_process_group()
-
-
-def cluster_of(processes: int) -> rowtier.Cluster:
-    """The preset `local` with a device for every process."""
-    local = rowtier.Cluster.preset("local")
-    level = local.levels[0].model_copy(update={"size": processes})
-    return local.model_copy(update={"levels": (level,)})
 
 
 def auc(scores: Floats, labels: Floats) -> float:

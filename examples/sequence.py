@@ -174,7 +174,7 @@ class Job:
             tables = rowtier.Tables(batch_size=self.args.batch_size, tables=(item,))
             first = self.batch(0, max(1, int(len(self.data) * self.args.profiled)))
             profile = rowtier.make_profile(first, tables)
-            made[0] = rowtier.make_plan(profile, cluster_of(self.size), self.args.method)
+            made[0] = rowtier.make_plan(profile, rowtier.Cluster.local(self.size), self.args.method)
         if self.size > 1:
             dist.broadcast_object_list(made)
         plan: rowtier.Plan = made[0]
@@ -281,13 +281,6 @@ class Job:
         self.encoder = None
         if self.size > 1:
             dist.destroy_process_group()
-
-
-def cluster_of(processes: int) -> rowtier.Cluster:
-    """The preset `local` with a device for every process."""
-    local = rowtier.Cluster.preset("local")
-    level = local.levels[0].model_copy(update={"size": processes})
-    return local.model_copy(update={"levels": (level,)})
 
 
 def run(args: argparse.Namespace) -> dict[str, Any] | None:

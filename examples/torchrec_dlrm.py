@@ -88,9 +88,7 @@ def plan_for(bags: Any) -> rowtier.Plan:
     """Profile some data, and plan for as many processes as there are."""
     data = [batch_of(STEPS + i, [0]).sparse_features for i in range(20)]
     profile = rowtier.make_profile(data, rt.tables(bags, batch_size=SAMPLES))
-    local = rowtier.Cluster.preset("local")
-    level = local.levels[0].model_copy(update={"size": dist.get_world_size()})
-    return rowtier.make_plan(profile, local.model_copy(update={"levels": (level,)}))
+    return rowtier.make_plan(profile, rowtier.Cluster.local(dist.get_world_size()))
 
 
 def sharded(bags: Any, plan: rowtier.Plan, pipeline: str) -> list[float]:

@@ -63,10 +63,7 @@ def make_plan(folder: Path, ranks: int) -> rowtier.Plan:
         name="item", num_embeddings=1000, features=("item", "history"), ids="hash", **facts
     )
     tables = rowtier.Tables(batch_size=100, tables=(user, item))
-    local = rowtier.Cluster.preset("local")
-    level = local.levels[0].model_copy(update={"size": ranks})
-    cluster = local.model_copy(update={"levels": (level,)})
-    return rowtier.make_plan(rowtier.make_profile(folder, tables), cluster)
+    return rowtier.make_plan(rowtier.make_profile(folder, tables), rowtier.Cluster.local(ranks))
 
 
 class Model(torch.nn.Module):  # type: ignore[misc]

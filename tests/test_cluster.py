@@ -42,6 +42,21 @@ def test_groups_of_every_level_partition_the_devices(cluster: Cluster) -> None:
         assert sorted(np.concatenate(groups)) == list(range(cluster.num_devices))
 
 
+@pytest.mark.parametrize("ranks", [1, 2, np.int64(5)])
+def test_this_machine_is_the_preset_local_with_a_device_for_every_rank(ranks: int) -> None:
+    preset, machine = Cluster.preset("local"), Cluster.local(ranks)
+    assert machine.num_devices == ranks
+    assert (machine.device, machine.work) == (preset.device, preset.work)
+    assert Cluster.model_validate(machine.model_dump(by_alias=True)) == machine
+    assert Cluster.local(2) == preset
+
+
+@pytest.mark.parametrize("ranks", [0, -1, 1.0, "2", True, None, 2**16 + 1])
+def test_a_number_of_ranks_that_is_none_is_refused(ranks: int) -> None:
+    with pytest.raises(UserError, match=f"ranks {ranks!r}: give "):
+        Cluster.local(ranks)
+
+
 def test_an_unknown_preset_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match="recshard-16"):
         Cluster.open("recshard-17")

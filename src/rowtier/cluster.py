@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from importlib import resources
+from numbers import Integral
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -90,6 +91,17 @@ class Cluster(Noun):
             raise UserError(f"no preset {name!r}; there are {', '.join(PRESETS)}")
         with resources.as_file(resources.files("rowtier") / "presets" / f"{name}.yaml") as path:
             return cls.load(path)
+
+    @classmethod
+    def local(cls, ranks: int) -> Cluster:
+        """This machine with a device for every rank; figures are guessed, as in preset `local`."""
+        if isinstance(ranks, bool) or not isinstance(ranks, Integral):
+            raise UserError(f"ranks {ranks!r}: give a whole number, as many as there are processes")
+        if not 1 <= ranks <= MOST_DEVICES:
+            raise UserError(f"ranks {ranks}: give 1 to {MOST_DEVICES}")
+        machine = cls.preset("local")
+        node = machine.levels[0].model_copy(update={"size": int(ranks)})
+        return machine.model_copy(update={"levels": (node,)})
 
     @classmethod
     def open(cls, path_or_preset: StrPath) -> Cluster:
