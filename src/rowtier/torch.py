@@ -15,9 +15,10 @@ from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.file_batches import FileBatch, ParquetBatches
 from rowtier.runtime.memory import Disk
-from rowtier.runtime.module import EmbeddingOptimizer, JaggedRows, ShardedEmbeddings
+from rowtier.runtime.module import JaggedRows, ShardedEmbeddings
 from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
 from rowtier.runtime.pipeline import Pipeline
+from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.wire import LostRankError
 
 __all__ = [
