@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from torchrec import optim
 
 from rowtier.errors import MismatchError, UserError
+from rowtier.runtime.torch_optimizers import instead_of
 from rowtier.tables import Optimizer, Table, Tables
 
 BATCH_SIZE = 512  # what TorchRec's planner takes if it is told nothing
@@ -24,13 +25,16 @@ _OPTIMIZERS: dict[Any, Optimizer] = {
     optim.Adagrad: "adagrad",
     optim.RowWiseAdagrad: "rowwise_adagrad",
     torch.optim.Adam: "adam",
+    torch.optim.SparseAdam: "adam",
     optim.Adam: "adam",
 }
-_CLASSES: dict[Optimizer, Any] = {
+_CLASSES: dict[Optimizer, Any] = {  # those of equal state, where TorchRec has not the same
     "sgd": optim.SGD,
+    "momentum": optim.LarsSGD,
     "adagrad": optim.Adagrad,
     "rowwise_adagrad": optim.RowWiseAdagrad,
     "adam": optim.Adam,
+    "adamw": optim.Adam,
 }
 _DTYPES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16"}
 
@@ -40,7 +44,8 @@ def tables(
 ) -> Tables:
     """All embedding tables of a model, by walking it.
 
-    `optimizer` is for tables that do not say theirs by `apply_optimizer_in_backward`.
+    `optimizer` is for tables that do not say theirs by `apply_optimizer_in_backward`. There a
+    class means what TorchRec makes of it, fbgemm's kind: Adam with weight decay is `adamw`.
     """
     found: list[Table] = []
     for _, collection in collections(module):
@@ -140,8 +145,26 @@ def _optimizer(weights: dict[str, Any], name: str, default: Optimizer) -> Optimi
     for path, weight in weights.items():
         if path.split(".")[-2:] == [name, "weight"]:
             chosen = getattr(weight, "_optimizer_classes", [None])[0]
+            numbers = getattr(weight, "_optimizer_kwargs", [{}])[0]
+            _refuse_dense(name, chosen, numbers)
+            if _OPTIMIZERS.get(chosen) == "adam" and numbers.get("weight_decay"):
+                return "adamw"  # fbgemm's Adam decays weights, not gradients
             return _OPTIMIZERS.get(chosen, default)
     return default
+
+
+def _refuse_dense(name: str, chosen: Any, numbers: Mapping[str, Any]) -> None:
+    """Refuse what no table is trained with: TorchRec has no such kind, and torch's is dense."""
+    if chosen is torch.optim.SGD and numbers.get("momentum"):
+        out = "TorchRec trains it without momentum, so leave that away there"
+    elif chosen is torch.optim.AdamW:
+        out = "TorchRec has none, and decays as AdamW does if it is given Adam with weight_decay"
+    else:
+        return
+    raise UserError(
+        f"table {name!r}, as apply_optimizer_in_backward has it: {instead_of(chosen, numbers)}. "
+        f"{out}"
+    )
 
 
 def _check_names(module: Any) -> None:

@@ -95,7 +95,8 @@ def load_state(engine: Engine, state: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _state_names(engine: Engine, table: Table) -> tuple[str, ...]:
-    return engine.optimizers[table.optimizer].state_names
+    (optimizer,) = (group.optimizer for group in engine.groups if table.name in group.tables)
+    return optimizer.state_names
 
 
 def _listed(state: Mapping[str, Any]) -> str:

@@ -18,12 +18,13 @@ from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime import kernels
 from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
-from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions, chosen_optimizers
+from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions
 from rowtier.runtime.exchange import Trip
+from rowtier.runtime.groups import Given, groups_of
 from rowtier.runtime.memory import Tiers
-from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.storage import Init
+from rowtier.runtime.torch_optimizers import refuse_in_backward
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
@@ -56,7 +57,11 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     As in TorchRec, weights of a KeyedJaggedTensor count only if `is_weighted` is set;
     `from_module` takes that over from the collection.
 
-    The module has no parameters: `optimizer` updates the rows, after `backward`.
+    The module has no parameters: `optimizer` updates the rows, after `backward`. It is made of
+    what is given as `optimizer=`: one of `rowtier.torch` (`SGD`, `RowwiseAdagrad`, ...) if all
+    tables have the same kind in the plan, a list with one for each kind, or a mapping from names
+    of tables, where "*" is for all others and takes one, a list or None. None is the defaults of
+    each kind. Tables with equal optimizers are one parameter group.
     """
 
     # TorchRec's DistributedModelParallel loads state module by module and drops what they
@@ -66,7 +71,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     def __init__(
         self,
         plan: Plan,
-        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        optimizer: Given = None,
         process_group: dist.ProcessGroup | None = None,
         *,
         gradients: Gradients = "mean",
@@ -82,8 +87,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         options = RunOptions(
             gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows, counters
         )
-        chosen = chosen_optimizers(plan, optimizer)
-        self.engine = Engine(plan, chosen, process_group, options)
+        self.engine = Engine(plan, groups_of(plan, optimizer), process_group, options)
         self.is_weighted = False
         self._handle = torch.zeros(0, requires_grad=True)
         self.optimizer = EmbeddingOptimizer(self.engine)
@@ -93,11 +97,14 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         """The same tables with the weights of nn.EmbeddingBag, nn.Embedding or a TorchRec one.
 
         A single table may have any name; several come as an `nn.ModuleDict` by table name, or
-        as a TorchRec collection. Every rank has the whole weights here.
+        as a TorchRec collection. Every rank has the whole weights here. Optimizers that were
+        given to the module's weights (apply_optimizer_in_backward) are not taken over.
         """
         from rowtier.runtime.modules import is_weighted, weights_of
 
         weights = weights_of(module, plan)
+        if not args and kw.get("optimizer") is None:
+            refuse_in_backward(module)
         made = cls(plan, *args, **kw)
         made.is_weighted = is_weighted(module)
 
@@ -239,6 +246,18 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         """
         with self.engine.inside():
             return self.engine.clip(float(max_norm))
+
+    def clip_grad_value_(self, clip_value: float) -> None:
+        """Clamp every number of the gradients of all tables to [-clip_value, clip_value].
+
+        What is clamped is the row's gradient: the sum over all its uses on all ranks, divided
+        by the ranks with `gradients="mean"`. Before `optimizer.step()`, and before or after
+        `clip_grad_norm_`. All ranks must call this.
+        """
+        if not clip_value >= 0:
+            raise UserError(f"clip_value {clip_value}: give 0 or more")
+        with self.engine.inside():
+            self.engine.clip_values(float(clip_value))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, _keep_vars: bool) -> None:
         from rowtier.runtime.logical import weights_dict
