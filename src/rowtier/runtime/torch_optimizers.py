@@ -111,7 +111,7 @@ def _dense_meaning(torchs: type, numbers: Mapping[str, Any]) -> str | None:
         does.append("lets their moments decay and moves them by what is left")
     if numbers.get("momentum"):
         does.append("moves them by their momentum")
-    if numbers.get("weight_decay") or (torchs.__name__ == "AdamW" and not numbers):
+    if numbers.get("weight_decay", torchs.__name__ == "AdamW"):  # which decays unless told not to
         does.append("lets their weights decay")
     if not does:
         return None
