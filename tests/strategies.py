@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import get_args
 
 import numpy as np
 from hypothesis import strategies as st
@@ -20,6 +21,7 @@ from rowtier import (
     TableStats,
     Tier,
 )
+from rowtier.tables import Optimizer
 
 
 @st.composite
@@ -47,7 +49,7 @@ def tables(draw: st.DrawFn, name: str = "t") -> Table:
         dtype=draw(st.sampled_from(["fp32", "fp16", "bf16"])),
         pooling=draw(st.sampled_from(["sum", "mean", "none"])),
         features=(f"{name}_feature",),
-        optimizer=draw(st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam"])),
+        optimizer=draw(st.sampled_from(get_args(Optimizer))),
     )
 
 

@@ -14,7 +14,9 @@ def test_bytes_count_weights_and_optimizer_state() -> None:
     assert stored("sgd") == 10 * 256
     assert stored("rowwise_adagrad") == 10 * 260
     assert stored("adagrad") == 10 * 512
+    assert stored("momentum") == 10 * 512
     assert stored("adam") == 10 * 768
+    assert stored("adamw") == 10 * 768
     assert stored("sgd", "bf16") == 10 * 128
 
 

@@ -16,9 +16,17 @@ DType = Literal["fp32", "fp16", "bf16"]
 Pooling = Literal["sum", "mean", "none"]
 IdMapping = Literal["as_is", "modulo", "hash", "hashed", "vocabulary"]
 OutOfRange = Literal["error", "clip", "drop", "hash"]
-Optimizer = Literal["sgd", "adagrad", "rowwise_adagrad", "adam"]
+Optimizer = Literal["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw"]
 
 _ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
+# Numbers beside each weight; row-wise Adagrad has one beside each row.
+_STATE_PER_WEIGHT: Mapping[str, int] = {
+    "sgd": 0,
+    "momentum": 1,
+    "adagrad": 1,
+    "adam": 2,
+    "adamw": 2,
+}
 _TORCHREC_DTYPES: Mapping[str, DType] = {"FP32": "fp32", "FP16": "fp16", "BF16": "bf16"}
 
 
@@ -78,8 +86,9 @@ class Table(Noun):
     def state_bytes(self, columns: int | None = None) -> int:
         """Optimizer state beside `columns` of one row (default: the whole row), in fp32."""
         width = self.embedding_dim if columns is None else columns
-        per_row = {"sgd": 0, "rowwise_adagrad": 1, "adagrad": width, "adam": 2 * width}
-        return 4 * per_row[self.optimizer]
+        if self.optimizer == "rowwise_adagrad":
+            return 4
+        return 4 * width * _STATE_PER_WEIGHT[self.optimizer]
 
     @property
     def stored_row_bytes(self) -> int:

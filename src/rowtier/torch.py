@@ -16,7 +16,14 @@ from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.file_batches import FileBatch, ParquetBatches
 from rowtier.runtime.memory import Disk
 from rowtier.runtime.module import ShardedEmbeddings
-from rowtier.runtime.optim import SGD, Adagrad, RowwiseAdagrad, SparseAdam
+from rowtier.runtime.optim import (
+    SGD,
+    Adagrad,
+    MomentumSGD,
+    RowwiseAdagrad,
+    SparseAdam,
+    SparseAdamW,
+)
 from rowtier.runtime.pipeline import Pipeline
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.together import Together
@@ -35,12 +42,14 @@ __all__ = [
     "FileBatch",
     "JaggedRows",
     "LostRankError",
+    "MomentumSGD",
     "ParquetBatches",
     "Pipeline",
     "Remapper",
     "RowwiseAdagrad",
     "ShardedEmbeddings",
     "SparseAdam",
+    "SparseAdamW",
     "Together",
     "Totals",
     "UnshardedEmbeddings",

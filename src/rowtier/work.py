@@ -13,9 +13,15 @@ from pydantic import Field
 from rowtier.fields import BytesPerSecond, Seconds
 from rowtier.files import Noun
 
+# Optimizers that go through as many numbers as another, whose time is measured.
+_UPDATED_LIKE = {"momentum": "adagrad", "adamw": "adam"}
+
 
 class UpdateWork(Noun):
-    """Seconds of updating one row, beside what its bytes take in memory, by optimizer."""
+    """Seconds of updating one row, beside what its bytes take in memory, by optimizer.
+
+    `momentum` takes what `adagrad` takes, `adamw` what `adam` takes.
+    """
 
     sgd: Seconds = 0.0
     adagrad: Seconds = 0.0
@@ -74,7 +80,7 @@ class Work(Noun):
 
     def update_s(self, optimizer: str) -> float:
         """Seconds of updating a row."""
-        return float(getattr(self.update, optimizer))
+        return float(getattr(self.update, _UPDATED_LIKE.get(optimizer, optimizer)))
 
     @property
     def is_free(self) -> bool:

@@ -166,15 +166,26 @@ def test_optimizers_that_the_tables_were_given_are_taken_over() -> None:
     apply_in_backward(torchrec.optim.RowWiseAdagrad, whole.parameters(), settings)
     plan = plan_for(whole, 1)
     ours = rt.ShardedEmbeddingBagCollection.from_module(whole, plan, local_world_size=1)
-    assert ours.engine.optimizers == {"rowwise_adagrad": RowwiseAdagrad(**settings)}
+    assert [group.optimizer for group in ours.engine.groups] == [RowwiseAdagrad(**settings)]
+
+
+def test_tables_keep_the_numbers_that_each_was_given() -> None:
+    whole = bags(*ALIKE)
+    for lr, weight in zip((0.5, 0.25), whole.parameters(), strict=True):
+        apply_in_backward(torch.optim.SGD, [weight], {"lr": lr})
+    ours = rt.ShardedEmbeddingBagCollection.from_module(
+        whole, plan_for(whole, 1), local_world_size=1
+    )
+    assert [group["lr"] for group in ours.optimizer.param_groups] == [0.5, 0.25]
+    assert [group["tables"] for group in ours.optimizer.param_groups] == [("a",), ("b",)]
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ([(torch.optim.RMSprop, {"lr": 0.1})] * 2, "has RMSprop by apply_optimizer_in_backward"),
-        ([(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})] * 2, r"\{'momentum': 0.9\} by apply"),
-        ([(torch.optim.SGD, {"lr": lr}) for lr in (0.1, 0.2)], "give them the same settings"),
+        ([(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})] * 2, "without momentum"),
+        ([(torch.optim.SGD, {"lr": 0.1, "nesterov": 1})] * 2, r"\{'nesterov': 1\} by apply"),
     ],
 )
 def test_optimizers_that_rows_cannot_have_are_refused(given: Any, message: str) -> None:

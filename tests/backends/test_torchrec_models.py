@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+import warnings
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -12,10 +14,11 @@ from backends.torchrec_cases import machine, statistics, tables
 from cli.run import run
 
 import rowtier.torchrec as rt
-from rowtier import Cluster, Plan, UserError
+from rowtier import Cluster, Plan, Tables, UserError
 from rowtier.backends import versions
 from rowtier.backends.modules import model_of
 from rowtier.backends.topology import cluster_for, topology_of
+from rowtier.tables import Optimizer
 
 MIXED = tables((900, 64, "sum"), (80, 32, "mean"), (5000, 16, "none"), (40, 32, "none"))
 
@@ -39,6 +42,65 @@ def test_optimizers_are_those_that_the_weights_were_given() -> None:
     changed = wanted.tables[0].model_copy(update={"optimizer": "adam"})
     wanted = wanted.model_copy(update={"tables": (changed, wanted.tables[1])})
     assert [t.optimizer for t in rt.tables(model_of(wanted))] == ["adam", "rowwise_adagrad"]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "numbers", "ours"),
+    [
+        (torch.optim.SGD, {"lr": 0.1}, "sgd"),
+        (torch.optim.Adam, {"lr": 0.1}, "adam"),
+        (torch.optim.Adam, {"lr": 0.1, "weight_decay": 0.01}, "adamw"),
+        (torchrec.optim.Adam, {"lr": 0.1, "weight_decay": 0.01}, "adamw"),
+        (torch.optim.SparseAdam, {"lr": 0.1}, "adam"),
+        (torchrec.optim.LAMB, {"lr": 0.1}, "rowwise_adagrad"),  # nothing of ours: the default
+    ],
+)
+def test_classes_in_the_backward_pass_name_fbgemms_kinds(
+    theirs: Any, numbers: dict[str, float], ours: str
+) -> None:
+    assert [t.optimizer for t in rt.tables(in_backward(theirs, numbers))] == [ours]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "numbers", "said"),
+    [
+        (
+            torch.optim.AdamW,
+            {"lr": 0.1},
+            r"weights decay.*SparseAdamW\(lr=0.1\).* Adam with weight_decay",
+        ),
+        (torch.optim.SGD, {"lr": 0.1, "momentum": 0.9}, "MomentumSGD.*trains it without momentum"),
+    ],
+)
+def test_classes_that_only_have_a_dense_meaning_are_refused(
+    theirs: Any, numbers: dict[str, float], said: str
+) -> None:
+    with pytest.raises(UserError, match=f"table 't0'.*no gradient in a step.*{said}"):
+        rt.tables(in_backward(theirs, numbers))
+
+
+def in_backward(theirs: Any, numbers: dict[str, float]) -> Any:
+    """A collection of one table that got an optimizer as TorchRec's users give it."""
+    config = torchrec.EmbeddingBagConfig(
+        name="t0", num_embeddings=10, embedding_dim=4, feature_names=["f0"]
+    )
+    bags = torchrec.EmbeddingBagCollection(tables=[config])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch warns of its own torch.jit
+        from torch.distributed.optim import _apply_optimizer_in_backward
+    _apply_optimizer_in_backward(theirs, bags.parameters(), numbers)
+    return bags
+
+
+def test_torchrec_counts_as_much_state_as_we_do() -> None:
+    from torchrec.distributed.planner.shard_estimators import _get_optimizer_multipler
+
+    for kind in get_args(Optimizer):
+        table = tables((900, 64, "sum")).tables[0].model_copy(update={"optimizer": kind})
+        model = model_of(Tables(batch_size=4, tables=(table,)))
+        (weight,) = model.parameters()
+        share = _get_optimizer_multipler(weight._optimizer_classes[0], weight.shape)
+        assert share * table.row_bytes == table.state_bytes()
 
 
 def test_models_without_tables_and_tables_of_one_name_are_refused() -> None:

@@ -205,6 +205,7 @@ class Table:
         width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
         column = walk.cluster.tier_names.index(band.tier)
         state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
+        state |= {"momentum": 4 * width, "adamw": 8 * width}
         block = -(-band.rows // len(members))
         for place in range(band.rows):
             turn = (place + band.offset) % len(members)
@@ -272,6 +273,7 @@ class Table:
         walk, table = self.walk_, self.stats.table
         width = (band.columns or (0, table.embedding_dim))[1] - (band.columns or (0, 0))[0]
         state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
+        state |= {"momentum": 4 * width, "adamw": 8 * width}
         row, stored = width * table.item_bytes, width * table.item_bytes + state[table.optimizer]
         tiers = walk.cluster.tiers_of(owner)
         tier = next(t for t in tiers if t.name == band.tier)
@@ -289,7 +291,8 @@ class Table:
             moved = weight * update * whole(stored, tier.granularity_bytes)
             walk.read[owner, here] += moved
             walk.written[owner, here] += moved
-            walk.does(owner, weight * update * getattr(walk.cluster.work.update, table.optimizer))
+            like = {"momentum": "adagrad", "adamw": "adam"}.get(table.optimizer, table.optimizer)
+            walk.does(owner, weight * update * getattr(walk.cluster.work.update, like))
             if copies:
                 sparse = band.sync == "sparse"
                 waiting = update * (row + self.ids) if sparse else row

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 from jobs import train
-from reference import Reference
+from reference import Changes, Reference, default_numbers
 from strategies import bands, counted
 
 from rowtier import Band, Cluster, Device, Level, Plan, Profile, Table, Tier
+from rowtier.tables import Optimizer
 
 WEIGHTS, OUTPUTS = 1e-5, 1e-6  # how far ordinary numbers of about 0.1 may be off
 SHAPES = [(1,), (2,), (3,), (4,), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 2, 2), (2, 2, 1)]
 STEPS = 20
+KINDS = get_args(Optimizer)
 
 
 def cluster_of(shape: tuple[int, ...]) -> Cluster:
@@ -42,7 +44,7 @@ def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: A
         if index == 0 or not together:
             facts = {
                 "pooling": draw(st.sampled_from(["sum", "mean", "none"])),
-                "optimizer": draw(st.sampled_from(["sgd", "adagrad", "rowwise_adagrad", "adam"])),
+                "optimizer": draw(st.sampled_from(KINDS)),
                 "dtype": draw(st.sampled_from(dtypes)),
                 "embedding_dim": draw(st.integers(1, 6)),
             } | fixed
@@ -152,17 +154,27 @@ class Case:
         args = (self.plan, self.weights, self.steps, self.grads, follow, options)
         return workers.run(self.size, train, *args)
 
-    def reference(self, follow: float, scale: float, lr: float) -> tuple[dict, list[list[dict]]]:
-        """Train with torch alone; outputs as the ranks should see them."""
+    def reference(
+        self, follow: float, scale: float, lr: float, changes: Changes = (), **numbers: Any
+    ) -> tuple[dict, list[list[dict]]]:
+        """Train with torch alone; outputs as the ranks should see them.
+
+        `numbers` of tables by their names, if they are not the defaults at `lr`.
+        """
         tables = {
-            t.name: Reference(t, torch.from_numpy(self.weights[t.name].copy()), lr)
+            t.name: Reference(
+                t,
+                torch.from_numpy(self.weights[t.name].copy()),
+                numbers.get(t.name) or default_numbers(t.optimizer, lr),
+            )
             for t, _ in self.plan
         }
         outputs = []
-        for batches, grads in zip(self.steps, self.grads, strict=True):
+        for number, (batches, grads) in enumerate(zip(self.steps, self.grads, strict=True)):
             step: list[dict] = [{} for _ in batches]
             for table in tables.values():
                 touched = []
+                table.change(changes[number] if changes else {})
                 for name in table.table.features:
                     parts = [batch[name] for batch in batches]
                     ids = torch.from_numpy(np.concatenate([p[0] for p in parts]))
@@ -228,7 +240,7 @@ def check_last_outputs(case: Case, results: list[dict]) -> None:
             for name, rows, (first, last), weights, _ in result["shards"]:
                 if name == table.name:
                     whole[rows, first:last] = weights
-        reference = Reference(table, torch.from_numpy(whole))
+        reference = Reference(table, torch.from_numpy(whole), {"lr": 0.0})
         for rank, batch in enumerate(case.steps[-1]):
             for name in table.features:
                 ids, lengths, weights = (

@@ -12,12 +12,9 @@ import torch.distributed as dist
 import rowtier
 from rowtier.cost import bundling
 from rowtier.runtime import neighbours
+from rowtier.runtime.optim import KINDS as OPTIMIZERS
 from rowtier.runtime.sockets import Sockets
-from rowtier.torch import SGD, Adagrad, RowwiseAdagrad, ShardedEmbeddings, SparseAdam
-
-OPTIMIZERS = {
-    "sgd": SGD, "adagrad": Adagrad, "rowwise_adagrad": RowwiseAdagrad, "adam": SparseAdam,
-}  # fmt: skip
+from rowtier.torch import ShardedEmbeddings
 
 
 def embeddings_of(plan: rowtier.Plan, group: Any, weights: dict[str, Any], **options: Any) -> Any:
@@ -27,7 +24,7 @@ def embeddings_of(plan: rowtier.Plan, group: Any, weights: dict[str, Any], **opt
     options.setdefault("counters", True)
     return ShardedEmbeddings(
         plan,
-        [OPTIMIZERS[kind](lr=lr) for kind in kinds],
+        options.pop("optimizer", None) or [OPTIMIZERS[kind](lr=lr) for kind in kinds],
         group,
         init=lambda table, rows: weights[table.name][rows],
         local_world_size=plan.cluster.group_size(1) if plan.cluster.levels else None,
@@ -42,8 +39,10 @@ def train(
 ) -> dict[str, Any]:  # fmt: skip
     """Train some steps; outputs of each, and what every shard holds in the end.
 
-    `near`: every message is read from its sender's memory, however short.
+    `near`: every message is read from its sender's memory, however short. `changes`: per step
+    what numbers of parameter groups are multiplied with; `lr` by one of torch's schedulers.
     """
+    changes = options.pop("changes", ())
     ahead, near, alone, gloo = (
         options.pop(name, False) for name in ("ahead", "near", "alone", "gloo")
     )
@@ -55,14 +54,14 @@ def train(
     ):
         module = embeddings_of(plan, group, weights, **options)
     with patch.object(neighbours, "LEAST_BYTES", 1 if near else neighbours.LEAST_BYTES):
-        return _trained(rank, module, steps, grads, follow, ahead)
+        return _trained(rank, module, steps, grads, follow, ahead, changes)
 
 
 def _trained(
     rank: int, module: ShardedEmbeddings, steps: list[list[dict[str, Any]]],
-    grads: list[list[dict[str, Any]]], follow: float, ahead: bool,
+    grads: list[list[dict[str, Any]]], follow: float, ahead: bool, changes: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    outputs = []
+    outputs, scheduled = [], _Scheduled(module.optimizer, changes)
     for batches, given in zip(steps, grads, strict=True):
         batch = {
             name: tuple(None if a is None else torch.from_numpy(a) for a in entry)
@@ -75,12 +74,33 @@ def _trained(
                 shard.prefetch(np.arange(shard.piece.rows_here))
         back = [torch.from_numpy(given[rank][k]) + follow * v.detach() for k, v in found.items()]
         torch.autograd.backward(list(found.values()), back)
-        module.optimizer.step()
+        scheduled.step()
     counted = module.count()
     with torch.no_grad():
         last = {name: value.numpy() for name, value in look_up(module, batch).items()}
     shards = shards_of(module)
     return {"outputs": outputs, "last": last, "shards": shards, "counted": _facts(counted)}
+
+
+class _Scheduled:
+    """An optimizer whose numbers change from step to step."""
+
+    def __init__(self, optimizer: Any, changes: Any):
+        self.optimizer, self.changes, self.at = optimizer, changes, 0
+        self.first = [dict(group) for group in optimizer.param_groups]
+        self.rates = torch.optim.lr_scheduler.LambdaLR(
+            optimizer, lambda at: changes[min(at, len(changes) - 1)]["lr"] if changes else 1.0
+        )
+
+    def step(self) -> None:
+        """The numbers of this step, and the step."""
+        factors = self.changes[self.at] if self.changes else {}
+        for group, first in zip(self.optimizer.param_groups, self.first, strict=True):
+            for name in (factors.keys() & group.keys()) - {"lr"}:
+                group[name] = first[name] * factors[name]
+        self.optimizer.step()
+        self.rates.step()
+        self.at += 1
 
 
 def look_up(module: ShardedEmbeddings, batch: dict[str, Any]) -> dict[str, torch.Tensor]:

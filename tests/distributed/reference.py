@@ -1,7 +1,13 @@
-"""What one process with torch's own modules and optimizers gives: the truth to compare with."""
+"""What one process with torch's own modules and optimizers gives: the truth to compare with.
+
+Rows that have a gradient in a step are cut out, with their state, torch's own optimizer makes one
+step on them, and they are put back: what an optimizer means in the sparse sense. Row-wise Adagrad,
+which torch has not, is written down.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,23 +18,44 @@ from rowtier import Table
 torch.sparse.check_sparse_tensor_invariants.disable()  # else torch warns where it builds them
 
 LR = 0.25
-KINDS = {
-    "sgd": lambda p, lr: torch.optim.SGD([p], lr=lr),
-    "adagrad": lambda p, lr: torch.optim.Adagrad([p], lr=lr),
-    "adam": lambda p, lr: torch.optim.SparseAdam([p], lr=lr),
+Changes = Sequence[Mapping[str, float]]  # per step what numbers are multiplied with
+KINDS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "momentum": torch.optim.SGD,
+    "adagrad": torch.optim.Adagrad,
+    "adam": torch.optim.SparseAdam,
+    "adamw": torch.optim.AdamW,
+}
+STATE = {
+    "momentum": ["momentum_buffer"],
+    "adagrad": ["sum"],
+    "rowwise_adagrad": ["sum"],
+    "adam": ["exp_avg", "exp_avg_sq"],
+    "adamw": ["exp_avg", "exp_avg_sq"],
 }
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def default_numbers(kind: str, lr: float = LR) -> dict[str, Any]:
+    """Those that differ from torch's defaults."""
+    return {"lr": lr, **({"momentum": 0.9} if kind == "momentum" else {})}
 
 
 class Reference:
     """One table, trained by torch; weights are rounded to the table's type after each step."""
 
-    def __init__(self, table: Table, weights: torch.Tensor, lr: float = LR):
-        self.table, self.lr = table, lr
+    def __init__(self, table: Table, weights: torch.Tensor, numbers: Mapping[str, Any]):
+        self.table, self.given, self.numbers, self.steps = table, numbers, dict(numbers), 0
         self.weight = torch.nn.Parameter(self._rounded(weights))
-        make = KINDS.get(table.optimizer)
-        self.optimizer = None if make is None else make(self.weight, lr)
-        self.squares = torch.zeros(table.num_embeddings)
+        shape = (len(weights), 1) if table.optimizer == "rowwise_adagrad" else weights.shape
+        first = float(numbers.get("initial_accumulator_value", 0))
+        self._state = {name: torch.full(shape, first) for name in STATE.get(table.optimizer, [])}
+
+    def change(self, factors: Mapping[str, float]) -> None:
+        """Set numbers for the next step: those given first, times a factor."""
+        for name, factor in factors.items():
+            if name in self.given:
+                self.numbers[name] = self.given[name] * factor
 
     def _rounded(self, weights: torch.Tensor) -> torch.Tensor:
         return weights.to(DTYPES[self.table.dtype]).float()
@@ -57,25 +84,47 @@ class Reference:
         rows = touched.unique()
         grad = torch.zeros_like(self.weight) if self.weight.grad is None else self.weight.grad
         grads = grad[rows] * scale
-        if self.optimizer is None:
-            self.squares[rows] += grads.square().mean(dim=1)
-            rate = self.lr / (self.squares[rows].sqrt() + 1e-8)
-            with torch.no_grad():
-                self.weight[rows] -= rate[:, None] * grads
-        else:
-            self.weight.grad = torch.sparse_coo_tensor(
-                rows[None], grads, self.weight.shape, check_invariants=False
-            ).coalesce()
-            self.optimizer.step()
+        self.steps += 1
+        if len(rows):
+            self.update(rows, grads)
         self.weight.grad = None
+
+    def update(self, rows: torch.Tensor, grads: torch.Tensor) -> None:
+        """Change rows by their gradients."""
+        part = torch.nn.Parameter(self.weight.detach()[rows].clone())
+        state = {name: values[rows].clone() for name, values in self._state.items()}
+        if self.table.optimizer == "rowwise_adagrad":
+            self._row_wise(part, state, grads)
+        else:
+            state = self._torch(part, state, grads)
         with torch.no_grad():
-            self.weight.copy_(self._rounded(self.weight))
+            self.weight[rows] = self._rounded(part)
+        for name, values in self._state.items():
+            values[rows] = state[name]
+
+    def _row_wise(self, part: Any, state: dict[str, torch.Tensor], grads: torch.Tensor) -> None:
+        with torch.no_grad():
+            grads = grads + self.numbers.get("weight_decay", 0) * part
+            state["sum"] += grads.square().mean(dim=1, keepdim=True)
+            rate = self.numbers["lr"] / (state["sum"].sqrt() + self.numbers.get("eps", 1e-8))
+            part -= rate * grads
+
+    def _torch(
+        self, part: Any, state: dict[str, torch.Tensor], grads: torch.Tensor
+    ) -> dict[str, torch.Tensor]:
+        numbers, steps = dict(self.numbers), self.steps - 1
+        if self.table.optimizer == "adam":  # torch's has no decay: L2, as torch.optim.Adam
+            grads = grads + numbers.pop("weight_decay", 0) * part.detach()
+            every = torch.arange(len(grads))[None]
+            grads = torch.sparse_coo_tensor(every, grads, check_invariants=False).coalesce()
+        else:
+            steps = torch.tensor(float(steps))
+        part.grad = grads
+        optimizer = KINDS[self.table.optimizer]([part], **numbers)
+        optimizer.state[part].update({"step": steps, **state})
+        optimizer.step()
+        return {name: optimizer.state[part][name].detach() for name in state}
 
     def state(self) -> dict[str, torch.Tensor]:
         """Optimizer state, rows first."""
-        if self.optimizer is None:
-            return {"sum": self.squares[:, None]}
-        found: dict[str, Any] = self.optimizer.state[self.weight]
-        names = {"adagrad": ["sum"], "adam": ["exp_avg", "exp_avg_sq"]}
-        none = torch.zeros_like(self.weight)
-        return {n: found.get(n, none).detach() for n in names.get(self.table.optimizer, [])}
+        return self._state

@@ -41,7 +41,7 @@ def plan_of(*placed: tuple[Table, tuple[Band, ...]]) -> Plan:
 def bundled(plan: Plan, rank: int = 0) -> tuple[list[Bundle], dict[int, Window], Any]:
     world = World(rank, tree_of(plan.cluster), None)
     pieces, remapper = pieces_of(plan, world), plan.remapper()
-    bundles, windows = bundles_of(pieces, remapper.tables, remapper.reads)
+    bundles, windows = bundles_of(pieces, remapper.tables, remapper.reads, dict.fromkeys(pieces, 0))
     return bundles, windows, pieces
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from rowtier.runtime import indices, kernels, optim
+from rowtier.runtime import indices, kernels, update_kernels
 
 
 @settings(deadline=None)
@@ -32,8 +32,8 @@ def test_sgd_of_sums_is_the_same_to_the_last_bit(
     apart, at_once = first.copy(), first.copy()
     sums = np.empty((len(slots), width), dtype=np.float32)
     kernels.sum_segments(lane, at, weights, order, starts, 0, factor, sums)
-    optim._sgd(apart, slots, slots, sums, lr)
-    optim._sum_and_sgd(at_once, slots, lane, at, weights, order, starts, factor, lr)
+    update_kernels.sgd(apart, slots, slots, sums, lr)
+    update_kernels.sum_and_sgd(at_once, slots, lane, at, weights, order, starts, factor, lr)
     assert (apart == at_once).all()
 
     plain = np.zeros((10, width))

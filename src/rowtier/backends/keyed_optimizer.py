@@ -39,9 +39,9 @@ class KeyedRowOptimizer(KeyedOptimizer):  # type: ignore[misc]
             )
             for name, table in tables.items()
         }  # fmt: skip
-        kinds = {params[name]: table.optimizer for name, table in tables.items()}
+        by_table = {table.name: params[name] for name, table in tables.items()}
         groups = [
-            _Group(group, [weight for weight, kind in kinds.items() if kind == group["kind"]])
+            _Group(group, [by_table[name] for name in group["tables"]])
             for group in optimizer.param_groups
         ]
         # Whoever scales gradients, as GradScaler does, finds those of all rows here.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,8 +11,10 @@ from torch import nn
 from torchrec import optim
 
 from rowtier.errors import MismatchError, UserError
+from rowtier.runtime.groups import OTHERS
 from rowtier.runtime.optim import KINDS
 from rowtier.runtime.optim import Optimizer as RowOptimizer
+from rowtier.runtime.torch_optimizers import instead_of
 from rowtier.tables import Optimizer, Table, Tables
 
 BATCH_SIZE = 512  # what TorchRec's planner takes if it is told nothing
@@ -27,13 +28,16 @@ _OPTIMIZERS: dict[Any, Optimizer] = {
     optim.Adagrad: "adagrad",
     optim.RowWiseAdagrad: "rowwise_adagrad",
     torch.optim.Adam: "adam",
+    torch.optim.SparseAdam: "adam",
     optim.Adam: "adam",
 }
-_CLASSES: dict[Optimizer, Any] = {
+_CLASSES: dict[Optimizer, Any] = {  # those of equal state, where TorchRec has not the same
     "sgd": optim.SGD,
+    "momentum": optim.LarsSGD,
     "adagrad": optim.Adagrad,
     "rowwise_adagrad": optim.RowWiseAdagrad,
     "adam": optim.Adam,
+    "adamw": optim.Adam,
 }
 _DTYPES = {"fp32": "FP32", "fp16": "FP16", "bf16": "BF16"}
 
@@ -43,7 +47,8 @@ def tables(
 ) -> Tables:
     """All embedding tables of a model, by walking it.
 
-    `optimizer` is for tables that do not say theirs by `apply_optimizer_in_backward`.
+    `optimizer` is for tables that do not say theirs by `apply_optimizer_in_backward`. There a
+    class means what TorchRec makes of it, fbgemm's kind: Adam with weight decay is `adamw`.
     """
     found: list[Table] = []
     for _, collection in collections(module):
@@ -83,32 +88,27 @@ def configs(collection: Any) -> list[Any]:
     return list(collection.embedding_configs())
 
 
-def optimizers(collection: Any) -> list[RowOptimizer] | None:
-    """What `apply_optimizer_in_backward` gave the tables, as ours; None if nothing was given."""
-    found: dict[str, RowOptimizer] = {}
+def optimizers(collection: Any) -> dict[str, RowOptimizer | None] | None:
+    """What `apply_optimizer_in_backward` gave each table, as ours; None if nothing was given."""
+    found: dict[str, RowOptimizer | None] = {}
     for path, weight in collection.named_parameters():
-        classes = getattr(weight, "_optimizer_classes", [])
+        classes, name = getattr(weight, "_optimizer_classes", []), path.split(".")[-2]
         if not classes:
             continue
-        kind = _OPTIMIZERS.get(classes[0])
-        if kind is None or len(classes) > 1:
+        if classes[0] not in _OPTIMIZERS or len(classes) > 1:
             given, known = (sorted({c.__name__ for c in kinds}) for kinds in (classes, _OPTIMIZERS))
             raise UserError(
                 f"{path} has {', '.join(given)} by apply_optimizer_in_backward; rows have one of "
                 f"{', '.join(known)}"
             )
-        made = _made(path, kind, weight._optimizer_kwargs[0])
-        if found.setdefault(kind, made) != made:
-            raise UserError(
-                f"{path} has {made} by apply_optimizer_in_backward, and another table "
-                f"{found[kind]}: all tables of a kind share one; give them the same settings"
-            )
-    return list(found.values()) or None
+        kind = _optimizer({path: weight}, name, "sgd")
+        found[name] = _made(path, kind, weight._optimizer_kwargs[0])
+    return {**found, OTHERS: None} if found else None
 
 
 def _made(path: str, kind: Optimizer, settings: dict[str, Any]) -> RowOptimizer:
-    known = {field.name for field in dataclasses.fields(KINDS[kind])}
-    strange = {k: v for k, v in settings.items() if v and k not in known | {"optimizer"}}
+    known = KINDS[kind]().numbers()
+    strange = {k: v for k, v in settings.items() if v and k not in {*known, "optimizer"}}
     if strange:
         raise UserError(
             f"{path} has {strange} by apply_optimizer_in_backward, and rows are trained with "
@@ -179,8 +179,26 @@ def _optimizer(weights: dict[str, Any], name: str, default: Optimizer) -> Optimi
     for path, weight in weights.items():
         if path.split(".")[-2:] == [name, "weight"]:
             chosen = getattr(weight, "_optimizer_classes", [None])[0]
+            numbers = getattr(weight, "_optimizer_kwargs", [{}])[0]
+            _refuse_dense(name, chosen, numbers)
+            if _OPTIMIZERS.get(chosen) == "adam" and numbers.get("weight_decay"):
+                return "adamw"  # fbgemm's Adam decays weights, not gradients
             return _OPTIMIZERS.get(chosen, default)
     return default
+
+
+def _refuse_dense(name: str, chosen: Any, numbers: Mapping[str, Any]) -> None:
+    """Refuse what no table is trained with: TorchRec has no such kind, and torch's is dense."""
+    if chosen is torch.optim.SGD and numbers.get("momentum"):
+        out = "TorchRec trains it without momentum, so leave that away there"
+    elif chosen is torch.optim.AdamW:
+        out = "TorchRec has none, and decays as AdamW does if it is given Adam with weight_decay"
+    else:
+        return
+    raise UserError(
+        f"table {name!r}, as apply_optimizer_in_backward has it: {instead_of(chosen, numbers)}. "
+        f"{out}"
+    )
 
 
 def _check_names(module: Any) -> None:

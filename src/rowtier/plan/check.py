@@ -187,4 +187,5 @@ def _bytes_per_row(table: Table, band: Band) -> int:
     width = last - first
     number = 4 if table.dtype == "fp32" else 2
     state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
+    state |= {"momentum": state["adagrad"], "adamw": state["adam"]}
     return width * number + state[table.optimizer]

@@ -1,7 +1,8 @@
 """Tables that are alike are run as one, so that forty cost a step no more Python than one.
 
 A *bundle* lays pooled tables of one width, type and optimizer one after the other, and bands
-that are placed alike become one band of it; `cost/bundling.py` has the rule. Every row keeps its
+that are placed alike become one band of it; `cost/bundling.py` has the rule, and what it does not
+know, tables whose optimizers differ in their numbers, is kept apart here. Every row keeps its
 holder. A band that is spread begins at the first place whose remainder its offset wants, which
 leaves a few places between two of them empty; of bands in blocks every member's blocks lie one
 after the other. A table that is not pooled is a bundle of its own: its gradients would have to be
@@ -10,7 +11,7 @@ copied together, which costs more.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rowtier.band import Band
 from rowtier.cost import bundling
 from rowtier.plan.bags import Jagged
 from rowtier.plan.remap import Read, TableMap
@@ -267,13 +269,19 @@ class Bundle:
 
 
 def bundles_of(
-    pieces: dict[str, Layers], maps: dict[str, TableMap], reads: Sequence[Read]
+    pieces: dict[str, Layers],
+    maps: dict[str, TableMap],
+    reads: Sequence[Read],
+    group_of: Mapping[str, int],
 ) -> tuple[list[Bundle], dict[int, Window]]:
-    """What is run, and where every piece of the plan lies in it."""
+    """What is run, and where every piece of the plan lies in it.
+
+    Tables of different groups are updated with other numbers, and are never run as one.
+    """
     bundles: list[Bundle] = []
     windows: dict[int, Window] = {}
     number = 0
-    for names in _alike(pieces):
+    for names in _alike(pieces, group_of):
         mine = [pieces[name] for name in names]
         if len(mine) > 1:
             bundle, found = _joined(mine, number)
@@ -289,13 +297,15 @@ def bundles_of(
     return bundles, windows
 
 
-def _alike(pieces: dict[str, Layers]) -> list[list[str]]:
+def _alike(pieces: dict[str, Layers], group_of: Mapping[str, int]) -> list[list[str]]:
     """Names of tables that are run together, in the order of the plan."""
-    tables = [
-        (layers[0][0].table, [piece.band for layer in layers for piece in layer])
-        for layers in pieces.values()
-    ]
-    return bundling.bundled(tables, next(iter(pieces.values()))[0][0].world.tree)
+    groups: dict[int, list[tuple[Table, list[Band]]]] = {}
+    for name, layers in pieces.items():
+        bands = [piece.band for layer in layers for piece in layer]
+        groups.setdefault(group_of[name], []).append((layers[0][0].table, bands))
+    tree, order = next(iter(pieces.values()))[0][0].world.tree, list(pieces)
+    found = [names for tables in groups.values() for names in bundling.bundled(tables, tree)]
+    return sorted(found, key=lambda names: order.index(names[0]))
 
 
 def _alone(found: Layers, table_map: TableMap, number: int) -> tuple[Bundle, dict[int, Window]]:

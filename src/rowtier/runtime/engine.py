@@ -12,7 +12,7 @@ import numpy as np
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from rowtier.errors import MismatchError, UserError
+from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.address import Piece, pieces_of
@@ -20,11 +20,13 @@ from rowtier.runtime.bundles import Lookups, bundles_of
 from rowtier.runtime.counters import Counters
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.exchange import Exchange, Trip
+from rowtier.runtime.groups import Group
 from rowtier.runtime.memory import Tiers, memories
-from rowtier.runtime.optim import KINDS, SGD, Optimizer, Update, squares_of
+from rowtier.runtime.optim import SGD, Optimizer, Update
 from rowtier.runtime.reduce import Reducer
 from rowtier.runtime.storage import Init, Shard, first_weights
 from rowtier.runtime.sync import Sums
+from rowtier.runtime.update_kernels import squares_of
 from rowtier.runtime.wire import Wire
 from rowtier.runtime.world import World
 from rowtier.tables import Table
@@ -80,11 +82,11 @@ class Engine:
     def __init__(
         self,
         plan: Plan,
-        optimizers: Mapping[str, Optimizer],
+        groups: Sequence[Group],
         group: dist.ProcessGroup | None,
         options: RunOptions,
     ):
-        self.plan, self.optimizers, self.options = plan, optimizers, options
+        self.plan, self.groups, self.options = plan, groups, options
         self.world = World.of(plan.cluster, group, options.local_world_size)
         self.wire = Wire(self.world)
         self.wire.meet()
@@ -94,11 +96,21 @@ class Engine:
         self.counters = Counters(self.world, every, options.counters)
         self.memories = memories(plan.cluster.tier_names, options.tiers)
         # What is run, and the same rows once more as the plan's pieces see them.
-        self.bundles, windows = bundles_of(self.pieces, self.remapper.tables, self.remapper.reads)
+        group_of = {name: at for at, (_, names) in enumerate(groups) for name in names}
+        self.bundles, windows = bundles_of(
+            self.pieces, self.remapper.tables, self.remapper.reads, group_of
+        )
+        self._group_of = {
+            piece.number: group_of[bundle.tables[0].name]
+            for bundle in self.bundles
+            for piece in bundle.pieces
+        }
         run = [piece for bundle in self.bundles for piece in bundle.pieces]
-        self.run_shards = {piece.number: self._shard(piece) for piece in run}
+        self.run_shards = {piece.number: self._shard(piece, piece.number) for piece in run}
         self.shards = {
-            piece.number: self._shard(piece, self.run_shards[window.number], window.base)
+            piece.number: self._shard(
+                piece, window.number, self.run_shards[window.number], window.base
+            )
             for piece, window in ((piece, windows[piece.number]) for piece in every)
         }
         self._spans = {n: spans for bundle in self.bundles for n, spans in bundle.spans.items()}
@@ -112,8 +124,10 @@ class Engine:
         self.dense_time: DenseTime | None = None  # while somebody measures
         self.initialise()
 
-    def _shard(self, piece: Piece, inside: Shard | None = None, base: int = 0) -> Shard:
-        names = self.optimizers[piece.table.optimizer].state_names
+    def _shard(
+        self, piece: Piece, run_number: int, inside: Shard | None = None, base: int = 0
+    ) -> Shard:
+        names = self.groups[self._group_of[run_number]].optimizer.state_names
         return Shard(piece, self.memories[piece.band.tier], names, inside, base)
 
     @property
@@ -122,13 +136,16 @@ class Engine:
         return [entry.table for entry in self.remapper.tables.values()]
 
     def initialise(self) -> None:
-        """Set all weights anew: a function of seed, table and row, not of the plan."""
+        """Set all weights and state anew: of seed, table and row, whatever the plan."""
         seed = self.options.seed
 
         def default(table: Table, rows: Ints) -> Floats:
             return first_weights(table, rows, seed)
 
         self.set_weights(self.options.init or default)
+        of_table = {name: group.optimizer for group in self.groups for name in group.tables}
+        for shard in self.shards.values():
+            shard.fill_state(of_table[shard.piece.table.name].first_state)
 
     def set_weights(self, values: Init) -> None:
         """Set the weights of all tables to `values(table, rows)`."""
@@ -244,31 +261,51 @@ class Engine:
     def norm(self) -> float:
         """The norm of all gradients that wait, over all tables; all ranks must call this."""
         with self.inside():
-            self._sums = self.reducer.sums(self._copies(), every=True)
-            return float(np.sqrt(self.reducer.norm_squared(self._sums))) * self._scale
+            self._sums = self._every_sum()
+            return float(np.sqrt(self.reducer.norm_squared(self._sums)))
+
+    def clip_values(self, largest: float, factor: float) -> None:
+        """Clamp every number of all gradients, times a factor, to at most `largest` in size."""
+        limit = np.float32(largest)
+        self._sums = {
+            number: (slots, np.clip(grads, -limit, limit))
+            for number, (slots, grads) in _scaled(self._every_sum(), factor).items()
+        }
+
+    def _every_sum(self) -> dict[int, Sums]:
+        """The gradients of all rows, summed and scaled, as they are clipped so far."""
+        if self._sums is not None:
+            return self._sums
+        return _scaled(self.reducer.sums(self._copies(), every=True), self._scale)
 
     @property
     def _scale(self) -> float:
         return 1.0 / self.world.tree.devices if self.options.gradients == "mean" else 1.0
 
-    def step(self, rates: Mapping[str, float], factor: float = 1.0) -> None:
-        """Update every row that has gradients, once, at the learning rate of its optimizer.
+    def step(self, optimizers: Sequence[Optimizer], factor: float = 1.0) -> None:
+        """Update every row that has gradients, once; `optimizers` are the groups' as of now.
 
         Gradients are multiplied by a factor first.
         """
         sums, summed = self._sums, self._sums is not None
+        scale = self._scale * factor
         if sums is None:
-            sums = self.reducer.sums(self._copies(), every=False)
-        scale = np.float32(self._scale * factor)
-        if scale != 1:
-            sums = {number: (slots, grads * scale) for number, (slots, grads) in sums.items()}
+            sums = _scaled(self.reducer.sums(self._copies(), every=False), scale)
+        else:
+            sums = _scaled(sums, factor)
+        chosen = {number: optimizers[group] for number, group in self._group_of.items()}
+        # Before any row changes: what a whole row's squares are made of lies apart, too.
+        sums = {
+            number: (slots, _decayed(self.run_shards[number], slots, grads, chosen[number].l2))
+            for number, (slots, grads) in sums.items()
+        }
         squares = self.reducer.squares(sums)
         self.step_number += 1
         for number, shard in self.run_shards.items():
             if number in sums:
-                self._update(shard, *sums[number], rates, squares.get(number))
+                self._update(shard, *sums[number], chosen[number], squares.get(number))
             elif not summed:
-                self._update_simple(shard, scale, rates)
+                self._update_simple(shard, np.float32(scale), chosen[number])
         for memory in self.memories.values():
             memory.settle()
         self.counters.steps += 1
@@ -279,34 +316,33 @@ class Engine:
         synced, self._synced = self._synced, None
         return self.reducer.sync.run() if synced is None else synced.result()
 
-    def _update_simple(self, shard: Shard, scale: np.float32, rates: Mapping[str, float]) -> None:
+    def _update_simple(self, shard: Shard, scale: np.float32, optimizer: Optimizer) -> None:
         """Sum and update row by row, or block by block, while the sums are in the cache."""
         table = shard.piece.table
-        optimizer = self.optimizers[table.optimizer]
         # One that is derived from SGD may update in its own way.
-        if type(optimizer) is SGD and (found := shard.take_segments()) is not None:
-            optimizer.update_sums(shard, found, scale, rates[optimizer.kind])
+        plain = type(optimizer) is SGD and not optimizer.l2
+        if plain and (found := shard.take_segments()) is not None:
+            assert isinstance(optimizer, SGD)
+            optimizer.update_sums(shard, found, scale)
             self._count_updated(shard, found.slots)
             return
         for slots, grads in shard.blocks(scale):
-            squares = None
+            squares, grads = None, _decayed(shard, slots, grads, optimizer.l2)
             if table.optimizer == "rowwise_adagrad":
                 squares = squares_of(grads) / np.float32(table.embedding_dim)
-            self._update(shard, slots, grads, rates, squares)
+            self._update(shard, slots, grads, optimizer, squares)
 
     def _update(
         self,
         shard: Shard,
         slots: Ints,
         grads: Floats,
-        rates: Mapping[str, float],
+        optimizer: Optimizer,
         squares: Floats | None,
     ) -> None:
-        kind = shard.piece.table.optimizer
         for part in shard.chunks(len(slots)):
             some = None if squares is None else squares[part]
-            update = Update(shard, slots[part], grads[part], rates[kind], self.step_number, some)
-            self.optimizers[kind].update(update)
+            optimizer.update(Update(shard, slots[part], grads[part], self.step_number, some))
         self._count_updated(shard, slots)
 
     def _count_updated(self, shard: Shard, slots: Ints) -> None:
@@ -323,25 +359,17 @@ class Engine:
             shard.parts.clear()
 
 
-def chosen_optimizers(
-    plan: Plan, given: Optimizer | Sequence[Optimizer] | None
-) -> dict[str, Optimizer]:
-    """The optimizer of every kind that the plan's tables have; the plan decides the kind."""
-    if given is None:
-        given = ()
-    listed = [given] if isinstance(given, Optimizer) else list(given)
-    by_kind = {optimizer.kind: optimizer for optimizer in listed}
-    wanted = dict.fromkeys(table.optimizer for table, _ in plan)
-    for kind, optimizer in by_kind.items():
-        if kind not in wanted:
-            table = next(iter(plan))[0]
-            raise MismatchError(
-                f"{type(optimizer).__name__} was given, and the plan made room for "
-                f"{', '.join(wanted)} (table {table.name!r}: optimizer: {table.optimizer}): give "
-                f"{', '.join(KINDS[kind].__name__ for kind in wanted)}, or say `optimizer: {kind}` "
-                "in tables.yaml and plan again"
-            )
-    return {kind: by_kind.get(kind) or KINDS[kind]() for kind in wanted}
+def _scaled(sums: dict[int, Sums], scale: float) -> dict[int, Sums]:
+    """The same gradients times a number."""
+    factor = np.float32(scale)
+    if factor == 1:
+        return sums
+    return {number: (slots, grads * factor) for number, (slots, grads) in sums.items()}
+
+
+def _decayed(shard: Shard, slots: Ints, grads: Floats, l2: float) -> Floats:
+    """Gradients of rows with so much of their weights added."""
+    return grads + np.float32(l2) * shard.fetch(slots) if l2 else grads
 
 
 def _shared_remapper(plan: Plan, wire: Wire, rows: bool) -> Remapper:

@@ -107,7 +107,8 @@ def _agree(engine: Engine, call: str) -> None:
 
 
 def _state_names(engine: Engine, table: Table) -> tuple[str, ...]:
-    return engine.optimizers[table.optimizer].state_names
+    (optimizer,) = (group.optimizer for group in engine.groups if table.name in group.tables)
+    return optimizer.state_names
 
 
 def _listed(state: Mapping[str, Any]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -19,14 +19,15 @@ from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
-from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions, chosen_optimizers
+from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions
+from rowtier.runtime.groups import Given, groups_of
 from rowtier.runtime.keyed import keyed_batch, keyed_outputs, traced_outputs
 from rowtier.runtime.lookup import Lookup, Made
 from rowtier.runtime.memory import Tiers
-from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.row_gradient import Waiting
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.storage import Init
+from rowtier.runtime.torch_optimizers import refuse_in_backward
 from rowtier.runtime.traced import Output, register, trace
 from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
 from rowtier.tables import Table
@@ -52,7 +53,11 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     both over from the collection.
 
     Its only parameter is a handle that stands for all rows: freeze them with `requires_grad_`,
-    clip and drop their gradients with those of the model. `optimizer` updates them.
+    clip and drop their gradients with those of the model. `optimizer` updates them. It is made of
+    what is given as `optimizer=`: one of `rowtier.torch` (`SGD`, `RowwiseAdagrad`, ...) if all
+    tables have the same kind in the plan, a list with one for each kind, or a mapping from names
+    of tables, where "*" is for all others and takes one, a list or None. None is the defaults of
+    each kind. Tables with equal optimizers are one parameter group.
     """
 
     # TorchRec's DistributedModelParallel loads state module by module and drops what they
@@ -64,7 +69,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     def __init__(
         self,
         plan: Plan,
-        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        optimizer: Given = None,
         process_group: dist.ProcessGroup | None = None,
         *,
         gradients: Gradients = "mean",
@@ -80,8 +85,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         options = RunOptions(
             gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows, counters
         )
-        chosen = chosen_optimizers(plan, optimizer)
-        self.engine = Engine(plan, chosen, process_group, options)
+        self.engine = Engine(plan, groups_of(plan, optimizer), process_group, options)
         self.weighted = self.returns_ids = False
         self.given_optimizer = optimizer
         # What PyTorch sees of the rows: see row_gradient.py.
@@ -101,13 +105,16 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
         A single table may have any name; several come as an `nn.ModuleDict` by table name, or
         as a TorchRec collection. Every rank has the whole weights here; a module on the meta
-        device has none, and its tables begin as those of `ShardedEmbeddings(plan)` do.
+        device has none, and its tables begin as those of `ShardedEmbeddings(plan)` do. Optimizers
+        that were given to the module's weights (apply_optimizer_in_backward) are not taken over.
         """
         from rowtier.runtime.modules import check_draws, is_weighted, returns_ids, weights_of
 
         weights = weights_of(module, plan)
         if not weights and kw.get("init") is None:
             check_draws(module)
+        if not args and kw.get("optimizer") is None:
+            refuse_in_backward(module)
         made = cls(plan, *args, **kw)
         made.weighted, made.returns_ids = is_weighted(module), returns_ids(module)
 
@@ -292,6 +299,18 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         from rowtier.runtime.copies import packed, unpacked
 
         return unpacked, tuple(packed(self))
+
+    def clip_grad_value_(self, clip_value: float) -> None:
+        """Clamp every number of the gradients of all tables to [-clip_value, clip_value].
+
+        What is clamped is the row's gradient: the sum over all its uses on all ranks, divided
+        by the ranks with `gradients="mean"`. Before `optimizer.step()`, and before or after
+        `clip_grad_norm_`. All ranks must call this.
+        """
+        if not clip_value >= 0:
+            raise UserError(f"clip_value {clip_value}: give 0 or more")
+        with self.engine.inside():
+            self.waiting.clip_values(float(clip_value))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, _keep_vars: bool) -> None:
         from rowtier.runtime.logical import weights_dict

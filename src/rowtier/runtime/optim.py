@@ -1,11 +1,18 @@
 """Optimizers: one update per row and step, from the sum of all its gradients.
 
     SGD              w ← w − lr·g
+    MomentumSGD      b ← momentum·b + g;  w ← w − lr·b                     torch.optim.SGD
     Adagrad          s ← s + g²;  w ← w − lr·g / (√s + eps)                torch.optim.Adagrad
     RowwiseAdagrad   s ← s + mean of g² over the whole row;  w ← w − lr·g / (√s + eps)
                      one s a row; fbgemm's exact_row_wise_adagrad, whose eps is 1e-8
-    SparseAdam       m ← m + (1 − b1)(g − m);  v ← v + (1 − b2)(g² − v), rows with gradients only;
+    SparseAdam       m ← m + (1 − b1)(g − m);  v ← v + (1 − b2)(g² − v)
                      w ← w − lr·√(1 − b2ᵗ)/(1 − b1ᵗ) · m / (√v + eps)      torch.optim.SparseAdam
+    SparseAdamW      w ← w·(1 − lr·weight_decay);  m and v as above
+                     w ← w − lr/(1 − b1ᵗ) · m / (√(v / (1 − b2ᵗ)) + eps)   torch.optim.AdamW
+
+All in the sparse sense, as fbgemm has it: a row that has no gradient in a step does not change,
+nor does its state. Weight decay of all but SparseAdamW is L2: g is the gradient plus
+weight_decay·w, and what is made of g (squares, moments) has the decay in it.
 
 State is fp32 whatever the table's type; 16-bit weights are computed with in fp32 and rounded
 to the nearest when they are stored.
@@ -15,15 +22,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
-from rowtier.jit import compiled
-from rowtier.runtime.prefetch import prefetch_row
+from rowtier.runtime import update_kernels as kernels
 from rowtier.runtime.storage import Segments, Shard, from_bits, to_bits
 
 Ints = NDArray[np.int64]
@@ -32,16 +39,36 @@ Floats = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Optimizer(ABC):
-    """What all have: a learning rate, which a scheduler may change later."""
+    """What all have: a learning rate and weight decay; a parameter group may change numbers."""
 
     lr: float = 1e-2
+    weight_decay: float = field(default=0.0, kw_only=True)
 
     kind: ClassVar[str] = ""
     state_names: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        if not self.lr >= 0:
-            raise UserError(f"lr {self.lr}: give 0 or more")
+        for name, value in self.numbers().items():
+            if isinstance(value, (int, float)) and not value >= 0:
+                raise UserError(f"{name} {value} of {type(self).__name__}: give 0 or more")
+
+    def numbers(self) -> dict[str, Any]:
+        """Everything that is chosen, by name: what a parameter group holds."""
+        return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+    def with_numbers(self, group: Mapping[str, Any]) -> Optimizer:
+        """The same kind with the numbers that a parameter group has now."""
+        return replace(self, **{name: group[name] for name in self.numbers()})
+
+    @property
+    def l2(self) -> float:
+        """How much of a weight is added to its gradient before all else."""
+        return self.weight_decay
+
+    @property
+    def first_state(self) -> float:
+        """What state is before the first step."""
+        return 0.0
 
     @abstractmethod
     def update(self, update: Update) -> None:
@@ -50,17 +77,20 @@ class Optimizer(ABC):
 
 @dataclass(frozen=True, eq=False)
 class Update:
-    """Rows of a shard with their gradients, already summed and scaled; no more than one chunk."""
+    """Rows of a shard with their gradients, summed, scaled and decayed; one chunk at most."""
 
     shard: Shard
     slots: Ints
     grads: Floats
-    lr: float
     step: int  # counted from 1
     squares: Floats | None = None  # mean of g² over whole rows, for row-wise Adagrad
 
     def run(self, kernel: Any, *args: Any) -> None:
-        """Call a kernel with the weights where they lie, or with a copy that is written back."""
+        """Call a kernel with the weights where they lie, or with a copy that is written back.
+
+        Numbers reach it as fp32.
+        """
+        args = tuple(arg if isinstance(arg, np.ndarray) else np.float32(arg) for arg in args)
         shard, places = self.shard, self.shard.rows.places(self.slots)
         if shard.plain:
             kernel(shard.weights, places, places, self.grads, *args)
@@ -74,58 +104,99 @@ class Update:
 
 @dataclass(frozen=True)
 class SGD(Optimizer):
-    """Plain stochastic gradient descent."""
+    """Plain stochastic gradient descent. `weight_decay` is L2, as in torch.optim.SGD."""
 
     kind: ClassVar[str] = "sgd"
 
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
-        update.run(_sgd, np.float32(update.lr))
+        update.run(kernels.sgd, self.lr)
 
-    def update_sums(self, shard: Shard, found: Segments, scale: np.float32, lr: float) -> None:
-        """Sum gradients and change their rows, each while it is at hand."""
+    def update_sums(self, shard: Shard, found: Segments, scale: np.float32) -> None:
+        """Sum gradients and change their rows, each while it is at hand; without decay."""
         slots, starts, order, part = found
-        _sum_and_sgd(
+        kernels.sum_and_sgd(
             shard.weights, slots, part.lane, part.at, part.weights, order, starts, scale,
-            np.float32(lr),
+            np.float32(self.lr),
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
+class MomentumSGD(Optimizer):
+    """torch.optim.SGD with momentum (dampening 0) on rows that have a gradient.
+
+    Where a row has none, its momentum rests, and does not move it. `weight_decay` is L2, as in
+    torch.optim.SGD, and goes into the momentum.
+    """
+
+    momentum: float = 0.9
+
+    kind: ClassVar[str] = "momentum"
+    state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+
+    def update(self, update: Update) -> None:
+        """Change rows by their gradients."""
+        state = update.shard.state["momentum_buffer"]
+        update.run(kernels.momentum, state, self.lr, self.momentum)
+
+
+@dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """torch.optim.Adagrad, with its eps."""
+    """torch.optim.Adagrad, with its eps. `weight_decay` is L2, as there, and is in the squares.
+
+    `initial_accumulator_value` is what state is when the module is made.
+    """
 
     eps: float = 1e-10
+    initial_accumulator_value: float = field(default=0.0, kw_only=True)
 
     kind: ClassVar[str] = "adagrad"
     state_names: ClassVar[tuple[str, ...]] = ("sum",)
 
+    @property
+    def first_state(self) -> float:
+        """What state is before the first step."""
+        return self.initial_accumulator_value
+
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
         state = update.shard.state["sum"]
-        update.run(_adagrad, state, np.float32(update.lr), np.float32(self.eps))
+        update.run(kernels.adagrad, state, self.lr, self.eps)
 
 
 @dataclass(frozen=True)
 class RowwiseAdagrad(Optimizer):
-    """Adagrad with one state a row, as fbgemm's exact_row_wise_adagrad."""
+    """Adagrad with one state a row, as fbgemm's exact_row_wise_adagrad.
+
+    `weight_decay` is L2, as fbgemm's WeightDecayMode.L2: the mean of squares that the whole row
+    shares has it. `initial_accumulator_value` is what state is when the module is made.
+    """
 
     eps: float = 1e-8
+    initial_accumulator_value: float = field(default=0.0, kw_only=True)
 
     kind: ClassVar[str] = "rowwise_adagrad"
     state_names: ClassVar[tuple[str, ...]] = ("sum",)
+
+    @property
+    def first_state(self) -> float:
+        """What state is before the first step."""
+        return self.initial_accumulator_value
 
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
         state = update.shard.state["sum"]
         assert update.squares is not None
-        lr, eps = np.float32(update.lr), np.float32(self.eps)
-        update.run(_rowwise, update.squares, state, lr, eps)
+        update.run(kernels.rowwise_adagrad, update.squares, state, self.lr, self.eps)
 
 
 @dataclass(frozen=True)
 class SparseAdam(Optimizer):
-    """torch.optim.SparseAdam: moments of rows without gradients rest. Counts every step."""
+    """torch.optim.SparseAdam: moments of rows without gradients rest. Counts every step.
+
+    `weight_decay`, which torch's has not, is L2 as in torch.optim.Adam, and is in the moments;
+    fbgemm's Adam decays as `SparseAdamW` does.
+    """
 
     lr: float = 1e-3
     betas: tuple[float, float] = (0.9, 0.999)
@@ -134,113 +205,56 @@ class SparseAdam(Optimizer):
     kind: ClassVar[str] = "adam"
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "betas", tuple(self.betas))  # a list would be no dict's key
+        if len(self.betas) != 2 or not all(0 <= beta < 1 for beta in self.betas):
+            raise UserError(
+                f"betas {self.betas} of {type(self).__name__}: give two numbers from 0 to less "
+                "than 1"
+            )
+
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
+        self._update(update, self.eps, 1.0)
+
+    def _update(self, update: Update, eps: float, kept: float) -> None:
         first, second = self.betas
-        correct = math.sqrt(1 - second**update.step) / (1 - first**update.step)
+        rate = self.lr * self._correction(update.step) / (1 - first**update.step)
         state = update.shard.state
         update.run(
-            _adam, state["exp_avg"], state["exp_avg_sq"], np.float32(update.lr * correct),
-            np.float32(first), np.float32(second), np.float32(self.eps),
-        )  # fmt: skip
+            kernels.adam, state["exp_avg"], state["exp_avg_sq"], rate, first, second, eps, kept
+        )
+
+    def _correction(self, step: int) -> float:
+        """By how much √v is too small, as it began with 0."""
+        return math.sqrt(1 - self.betas[1] ** step)
+
+
+@dataclass(frozen=True)
+class SparseAdamW(SparseAdam):
+    """torch.optim.AdamW on rows that have a gradient, and what fbgemm's Adam is with decay.
+
+    `weight_decay` is decoupled: the row itself shrinks, and the moments do not see it. Where a
+    row has no gradient, its moments rest and it does not decay. Counts every step.
+    """
+
+    weight_decay: float = field(default=1e-2, kw_only=True)
+
+    kind: ClassVar[str] = "adamw"
+
+    @property
+    def l2(self) -> float:
+        """Nothing is added to gradients."""
+        return 0.0
+
+    def update(self, update: Update) -> None:
+        """Change rows by their gradients."""
+        # √v/c + eps, as torch has it here, is (√v + c·eps)/c.
+        eps = self.eps * self._correction(update.step)
+        self._update(update, eps, 1 - self.lr * self.weight_decay)
 
 
 KINDS: dict[str, type[Optimizer]] = {
-    kind.kind: kind for kind in (SGD, Adagrad, RowwiseAdagrad, SparseAdam)
+    kind.kind: kind for kind in (SGD, MomentumSGD, Adagrad, RowwiseAdagrad, SparseAdam, SparseAdamW)
 }
-
-
-@compiled
-def _sgd(weights: Floats, rows: Ints, _: Ints, grads: Floats, lr: np.float32) -> None:
-    for i in range(len(rows)):
-        prefetch_row(weights, rows, i)
-        row, grad = weights[rows[i]], grads[i]
-        for c in range(len(row)):
-            row[c] -= lr * grad[c]
-
-
-@compiled
-def _sum_and_sgd(
-    weights: Floats, slots: Ints, lane: Floats, at: Ints, of_lookups: Floats, order: Ints,
-    starts: Ints, scale: np.float32, lr: np.float32,
-) -> None:  # fmt: skip
-    """What `sum_segments` and `_sgd` do one after the other, to the last bit."""
-    spots, weighted = at[order], len(of_lookups) > 0
-    total = np.empty(weights.shape[1], dtype=np.float32)
-    for k in range(len(slots)):
-        prefetch_row(weights, slots, k)
-        for i in range(starts[k], starts[k + 1]):
-            prefetch_row(lane, spots, i)
-            come, weight = lane[spots[i]], of_lookups[order[i]] if weighted else np.float32(1)
-            if i == starts[k]:
-                for c in range(len(total)):
-                    total[c] = weight * come[c]
-            else:
-                for c in range(len(total)):
-                    total[c] += weight * come[c]
-        row = weights[slots[k]]
-        for c in range(len(row)):
-            row[c] -= lr * (total[c] * scale)
-
-
-@compiled
-def _adagrad(
-    weights: Floats, rows: Ints, slots: Ints, grads: Floats, state: Floats,
-    lr: np.float32, eps: np.float32,
-) -> None:  # fmt: skip
-    for i in range(len(rows)):
-        prefetch_row(weights, rows, i)
-        prefetch_row(state, slots, i)
-        row, sums, grad = weights[rows[i]], state[slots[i]], grads[i]
-        for c in range(len(row)):
-            total = sums[c] + grad[c] * grad[c]
-            sums[c] = total
-            row[c] -= lr * (grad[c] / (np.sqrt(total) + eps))
-
-
-@compiled
-def _rowwise(
-    weights: Floats, rows: Ints, slots: Ints, grads: Floats, squares: Floats, state: Floats,
-    lr: np.float32, eps: np.float32,
-) -> None:  # fmt: skip
-    for i in range(len(rows)):
-        prefetch_row(weights, rows, i)
-        prefetch_row(state, slots, i)
-        row, grad = weights[rows[i]], grads[i]
-        total = state[slots[i], 0] + squares[i]
-        state[slots[i], 0] = total
-        rate = lr / (np.sqrt(total) + eps)
-        for c in range(len(row)):
-            row[c] -= rate * grad[c]
-
-
-@compiled
-def _adam(
-    weights: Floats, rows: Ints, slots: Ints, grads: Floats, first: Floats, second: Floats,
-    rate: np.float32, beta1: np.float32, beta2: np.float32, eps: np.float32,
-) -> None:  # fmt: skip
-    one = np.float32(1)
-    for i in range(len(rows)):
-        prefetch_row(weights, rows, i)
-        prefetch_row(first, slots, i)
-        prefetch_row(second, slots, i)
-        row, grad = weights[rows[i]], grads[i]
-        moment, square = first[slots[i]], second[slots[i]]
-        for c in range(len(row)):
-            m = moment[c] + (one - beta1) * (grad[c] - moment[c])
-            v = square[c] + (one - beta2) * (grad[c] * grad[c] - square[c])
-            moment[c] = m
-            square[c] = v
-            row[c] -= rate * (m / (np.sqrt(v) + eps))
-
-
-@compiled
-def squares_of(grads: Floats) -> Floats:
-    """Sum of g² of every row, added up in double precision."""
-    found = np.empty(len(grads), dtype=np.float32)
-    for i in range(len(grads)):
-        total = 0.0
-        for c in range(grads.shape[1]):
-            total += np.float64(grads[i, c]) * np.float64(grads[i, c])
-        found[i] = total
-    return found

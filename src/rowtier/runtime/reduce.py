@@ -11,10 +11,10 @@ from rowtier.errors import UserError
 from rowtier.runtime.address import Piece
 from rowtier.runtime.bundles import Bundle
 from rowtier.runtime.counters import Counters
-from rowtier.runtime.optim import squares_of
 from rowtier.runtime.parcels import Grouped, swap_entries, swap_parcels
 from rowtier.runtime.storage import Shard
 from rowtier.runtime.sync import Sums, Sync
+from rowtier.runtime.update_kernels import squares_of
 from rowtier.runtime.wire import Wire
 
 Ints = NDArray[np.int64]

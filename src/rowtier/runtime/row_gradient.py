@@ -43,17 +43,19 @@ class RowGradient(torch.Tensor):  # type: ignore[misc]
     _measure: Callable[[], float]
     _norm: torch.Tensor | None
     _measured: float
-    _is_unscaled: bool
+    is_unscaled: bool  # a scaler has taken its scale off
     is_dropped: bool
 
     @staticmethod
-    def __new__(cls, handle: torch.Tensor, measure: Callable[[], float]) -> RowGradient:
+    def __new__(
+        cls, handle: torch.Tensor, measure: Callable[[], float], is_unscaled: bool = False
+    ) -> RowGradient:
         """For a handle, with what works out the norm; all ranks do so together."""
         made: RowGradient = torch.Tensor._make_wrapper_subclass(
             cls, handle.shape, dtype=handle.dtype, device=handle.device
         )
         made._measure, made._norm, made._measured = measure, None, 0.0
-        made._is_unscaled, made.is_dropped = False, False
+        made.is_unscaled, made.is_dropped = is_unscaled, False
         return made
 
     @property
@@ -118,8 +120,8 @@ def _unscaled(func: Any, args: Sequence[Any], kwargs: Any) -> Any:
     inverse = float(args[2])
 
     def shown(gradient: RowGradient) -> torch.Tensor:
-        norm = gradient.read().clone() if gradient._is_unscaled else gradient.read()
-        gradient._is_unscaled |= inverse != 1
+        norm = gradient.read().clone() if gradient.is_unscaled else gradient.read()
+        gradient.is_unscaled |= inverse != 1
         return norm
 
     return _called(func, shown, args, kwargs)
@@ -164,6 +166,14 @@ class Waiting:
         """Forget what waits."""
         self._engine.forget_gradients()
         self.handle.grad = None
+
+    def clip_values(self, largest: float) -> None:
+        """Clamp every number of the gradients that wait, as they are scaled by now."""
+        gradient = self._gradient
+        if gradient is None:
+            return
+        self._engine.clip_values(largest, gradient.factor)
+        self.handle.grad = RowGradient(self.handle, self._engine.norm, gradient.is_unscaled)
 
     def take(self) -> float:
         """What the gradients that wait are to be multiplied by; from now on they do not wait."""

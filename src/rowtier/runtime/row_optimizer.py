@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from rowtier.errors import MismatchError, UserError
 from rowtier.runtime.engine import Engine
+from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.row_gradient import Waiting
+
+_NO_NUMBERS = ("params", "tables", "kind")  # of a parameter group
 
 
 class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     """Updates the rows of `ShardedEmbeddings`; a learning rate scheduler can drive it.
 
-    One parameter group per kind of optimizer. `zero_grad` drops gradients that wait; without
-    it, or `step`, the gradients of several backward passes add up. Works with a `GradScaler`.
+    A parameter group for every distinct optimizer that was given: its `tables` and `kind`, and
+    all its numbers (`lr`, `weight_decay`, `eps`, ...), which every step reads anew.
+    `initial_accumulator_value` is what state began with, and no step reads it. `zero_grad` drops
+    gradients that wait; without it, or `step`, the gradients of several backward passes add up.
+    Works with a `GradScaler`.
     """
 
     def __init__(self, engine: Engine, waiting: Waiting):
         self._engine, self._waiting = engine, waiting
+        self._complete = False
         groups = [
             # One tensor each: torch allows it in one group only. The first is the handle.
-            {
-                "params": [torch.zeros(0) if index else waiting.handle],
-                "kind": kind,
-                "lr": optimizer.lr,
-            }
-            for index, (kind, optimizer) in enumerate(engine.optimizers.items())
-        ]
-        super().__init__(groups, {})
+            {"params": [torch.zeros(0) if index else waiting.handle], "tables": tables,
+             "kind": optimizer.kind, **optimizer.numbers()}
+            for index, (optimizer, tables) in enumerate(engine.groups)
+        ]  # fmt: skip
+        # What all groups have: schedulers look here whether there are betas, or a momentum.
+        common = set.intersection(*(set(group) for group in groups)) - {*_NO_NUMBERS}
+        super().__init__(groups, {name: groups[0][name] for name in common})
+        self._complete = True
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Groups are what was given when the module was made; there are no more of them."""
+        if self._complete:
+            raise UserError(
+                "add_param_group: rows are grouped when the module is made; give optimizers by "
+                "table there, optimizer={'a table': SGD(lr=0.1), '*': SGD(lr=0.01)}"
+            )
+        super().add_param_group(param_group)
 
     def step(self, closure: Any = None) -> Any:
         """Apply the gradients since the last step; all ranks must call this."""
         loss = closure() if closure is not None else None
-        rates = {group["kind"]: float(group["lr"]) for group in self.param_groups}
+        pairs = zip(self._engine.groups, self.param_groups, strict=True)
+        optimizers = [_as_of_now(made.optimizer, group) for made, group in pairs]
         with self._engine.inside():
-            self._engine.step(rates, self._waiting.take())
+            self._engine.step(optimizers, self._waiting.take())
         if self._engine.dense_time is not None:
             self._engine.dense_time.end_step()
         return loss
@@ -55,11 +74,50 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         return {"state": state_dict(self._engine), "param_groups": groups}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take state that was saved under any plan and world size; all ranks must call this."""
+        """Take state that was saved under any plan and world size; all ranks must call this.
+
+        Numbers are taken table by table, so tables may have been grouped otherwise.
+        """
         from rowtier.runtime.logical import load_state
 
+        saved = [_saved_numbers(group, state_dict["param_groups"]) for group in self.param_groups]
         load_state(self._engine, state_dict["state"])
-        for saved in state_dict["param_groups"]:
-            for group in self.param_groups:
-                if group["kind"] == saved["kind"]:
-                    group.update(saved)
+        for group, numbers in zip(self.param_groups, saved, strict=True):
+            group.update(numbers)
+
+
+def _as_of_now(optimizer: Optimizer, group: Mapping[str, Any]) -> Optimizer:
+    """An optimizer with the numbers that its group has by now; schedulers may set tensors."""
+    values = {
+        name: value.item() if isinstance(value, torch.Tensor) else value
+        for name, value in group.items()
+    }
+    return optimizer.with_numbers(values)
+
+
+def _saved_numbers(
+    group: Mapping[str, Any], saved: Sequence[Mapping[str, Any]]
+) -> Mapping[str, Any]:
+    """The numbers that a checkpoint has for the tables of a group: the same for all of them."""
+    found: dict[str, dict[str, Any]] = {}
+    for table in group["tables"]:
+        for entry in saved:
+            # Old checkpoints have a group for each kind, and name no tables.
+            if entry["kind"] == group["kind"] and table in entry.get("tables", (table,)):
+                found[table] = {k: v for k, v in entry.items() if k not in _NO_NUMBERS}
+    for table, numbers in found.items():
+        first = next(iter(found))
+        differing = {k: v for k, v in numbers.items() if found[first].get(k) != v}
+        if differing:
+            raise MismatchError(
+                f"tables {first!r} and {table!r} are one parameter group here and were saved with "
+                f"other numbers, {_shown(found[first], differing)} and "
+                f"{_shown(numbers, differing)}: give them optimizers that differ, "
+                f"optimizer={{{first!r}: …, {table!r}: …}}, or load a state dict without "
+                "'param_groups' entries ([]) to keep the numbers that are here"
+            )
+    return next(iter(found.values()), {})
+
+
+def _shown(numbers: Mapping[str, Any], names: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {numbers.get(name)}" for name in names)

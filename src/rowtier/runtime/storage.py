@@ -150,6 +150,14 @@ class Shard:
         """Write rows, rounded to the nearest number that the table can hold."""
         self.put("weight", slots, rows if self.plain else to_bits(rows, self.piece.table.dtype))
 
+    def fill_state(self, value: float) -> None:
+        """Set all state of all rows, which is zeros at first, to a number."""
+        for name in self.state if value else ():
+            rows, width = self.piece.rows_here, self.state[name].shape[1]
+            for start in range(0, rows, _BLOCK_ROWS):
+                slots = np.arange(start, min(start + _BLOCK_ROWS, rows))
+                self.put(name, slots, np.full((len(slots), width), value, dtype=np.float32))
+
     def gather(self, slots: Ints, lane: Floats, at: Ints) -> None:
         """Copy rows to their spots."""
         for part in self.chunks(len(slots)):
