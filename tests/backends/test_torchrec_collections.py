@@ -185,7 +185,7 @@ def test_tables_keep_the_numbers_that_each_was_given() -> None:
     [
         ([(torch.optim.RMSprop, {"lr": 0.1})] * 2, "has RMSprop by apply_optimizer_in_backward"),
         ([(torch.optim.SGD, {"lr": 0.1, "momentum": 0.9})] * 2, "without momentum"),
-        ([(torch.optim.SGD, {"lr": 0.1, "nesterov": 1})] * 2, r"\{'nesterov': 1\} by apply"),
+        ([(torch.optim.SGD, {"lr": 0.1, "maximize": True})] * 2, r"\{'maximize': True\} by apply"),
     ],
 )
 def test_optimizers_that_rows_cannot_have_are_refused(given: Any, message: str) -> None:
