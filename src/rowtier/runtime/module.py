@@ -170,7 +170,15 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         All ranks must call this in the same order.
         """
         with self.engine.inside():
-            return self.engine.ask_ahead(self._addressed(batch))
+            addressed = self._addressed(batch)
+            trained = {} if batch is addressed else self._trained_weights(batch)
+            if trained and torch.is_grad_enabled():
+                raise UserError(
+                    f"feature {next(iter(trained))!r}: its weights want a gradient, which a lookup "
+                    "that is asked for ahead has none for: call the module with the batch, "
+                    "without a Pipeline"
+                )
+            return self.engine.ask_ahead(addressed)
 
     def _addressed(self, batch: Any) -> Addressed:
         found = self.engine.remapper(batch)
@@ -227,7 +235,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
                             f"feature {key!r}: its weights want a gradient, and ranks "
                             f"{piece.band.start} to {piece.band.stop} of table {tables[key]!r} "
                             "exchange sums, so the reader never sees the rows: detach the "
-                            "weights, or plan with `exchange: rows` for the table"
+                            "weights, say `weights: learned` for the table in tables.yaml and "
+                            "profile and plan again, or plan again with a constraints file that "
+                            f"says `tables: {{{tables[key]}: {{exchange: rows}}}}`"
                         )
 
     def clip_grad_norm_(self, max_norm: float) -> float:

@@ -23,7 +23,7 @@ class Pipeline:
     """Yields every batch with what the embeddings give for it; ids are exchanged one ahead.
 
     `inputs` takes from a batch what the embeddings are called with; by default the batch is
-    that. Batches with weights that want a gradient are looked up by calling the module.
+    that. Batches with weights that want a gradient are refused: call the module with them.
     """
 
     def __init__(
