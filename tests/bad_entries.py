@@ -230,6 +230,19 @@ def tables_entries() -> None:
     one("unknown-dtype", put("tables", 0, "dtype", value="fp12"), "tables[0].dtype", "'fp32'")
     one("unknown-pooling", put("tables", 0, "pooling", value="max"), "tables[0].pooling", "'mean'")
     one(
+        "unknown-weights",
+        put("tables", 1, "weights", value="lerned"),
+        "tables[1].weights",
+        "'given'",
+    )
+    one(
+        "learned-weights-of-a-sequence",
+        put("tables", 0, "weights", value="learned"),
+        "tables[0].weights",
+        "not pooled",
+        "drop it",
+    )
+    one(
         "unknown-optimizer",
         put("tables", 0, "optimizer", value="lion"),
         "tables[0].optimizer",

@@ -109,7 +109,7 @@ def _band(
         order=draw(st.sampled_from(["spread", "blocks"])),
         offset=draw(st.integers(0, 5)),
         tier=draw(st.sampled_from([tier.name for tier in cluster.device.tiers])),
-        exchange="rows" if table.pooling == "none" else draw(st.sampled_from(["rows", "sums"])),
+        exchange="rows" if table.why_rows else draw(st.sampled_from(["rows", "sums"])),
         coalesced=draw(st.booleans()),
         staged=draw(st.booleans()),
         sync=draw(st.sampled_from(["dense", "sparse"])),

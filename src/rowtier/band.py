@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from rowtier.errors import Mistake
 from rowtier.fields import Count, Name
 from rowtier.files import Noun
+from rowtier.tables import Exchange
 
 
 def _members(value: Any) -> Any:
@@ -41,7 +42,7 @@ class Band(Noun):
     order: Literal["spread", "blocks"] = "spread"
     offset: Count = 0
     tier: Name
-    exchange: Literal["rows", "sums"] = "rows"
+    exchange: Exchange = "rows"
     coalesced: bool = Field(default=False, strict=True)
     staged: bool = Field(default=False, strict=True)
     sync: Literal["dense", "sparse"] = "dense"

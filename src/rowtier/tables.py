@@ -14,10 +14,13 @@ from rowtier.units import parse_count
 
 DType = Literal["fp32", "fp16", "bf16"]
 Pooling = Literal["sum", "mean", "none"]
+Weights = Literal["given", "learned"]
+Exchange = Literal["rows", "sums"]
 IdMapping = Literal["as_is", "modulo", "hash", "hashed", "vocabulary"]
 OutOfRange = Literal["error", "clip", "drop", "hash"]
 Optimizer = Literal["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw"]
 
+EXCHANGES: tuple[Exchange, ...] = ("rows", "sums")
 _ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 # Numbers beside each weight; row-wise Adagrad has one beside each row.
 _STATE_PER_WEIGHT: Mapping[str, int] = {
@@ -38,6 +41,7 @@ class Table(Noun):
     embedding_dim: PositiveCount
     dtype: DType = "fp32"
     pooling: Pooling = "sum"
+    weights: Weights = "given"  # of lookups that have any: whether they want a gradient
     features: tuple[Name, ...] = Field(min_length=1)
     optimizer: Optimizer = "rowwise_adagrad"
     ids: IdMapping = "as_is"  # how an id of the data becomes a row
@@ -48,11 +52,28 @@ class Table(Noun):
 
     @classmethod
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
-        """A feature may read a table once, and a vocabulary needs rows for its ids."""
+        """A feature reads a table once, only sums are weighed, a vocabulary needs rows for ids."""
         features = data.get("features")
         for index, name in duplicates(features if isinstance(features, (list, tuple)) else ()):
             yield Mistake(f"features[{index}]", name, "stands twice; name each feature once")
+        if (data.get("weights"), data.get("pooling")) == ("learned", "none"):
+            hint = "lookups of a table that is not pooled have no weights; drop it, or pool"
+            yield Mistake("weights", "learned", hint)
         yield from _vocabulary_mistakes(data)
+
+    @property
+    def why_rows(self) -> str | None:
+        """Why its owners may not add rows up and send the sums; None if they may."""
+        if self.pooling == "none":
+            return "the table is not pooled"
+        if self.weights == "learned":
+            return "the weights of its lookups are learned, so readers need the rows"
+        return None
+
+    @property
+    def exchanges(self) -> tuple[Exchange, ...]:
+        """What may travel from owners to readers."""
+        return EXCHANGES if self.why_rows is None else ("rows",)
 
     @property
     def num_own(self) -> int:

@@ -15,7 +15,7 @@ from torchrec.distributed.planner.types import ParameterConstraints
 from torchrec.distributed.sharding_plan import get_default_sharders
 
 import rowtier.torchrec as rt
-from rowtier import Cluster, InfeasibleError, MismatchError, Profile, Tables
+from rowtier import Cluster, InfeasibleError, MismatchError, Profile, Tables, UserError
 from rowtier.backends.enumerate import DistinctShards, load_factors
 from rowtier.backends.method import run_planner
 from rowtier.backends.modules import model_of
@@ -126,6 +126,18 @@ def test_wishes_are_kept() -> None:
     assert kinds(plan)["t1"][0] == "column_wise"
 
 
+def test_tables_with_learned_weights_are_copied_or_the_wish_is_refused() -> None:
+    learned = MIXED.tables[0].model_copy(update={"weights": "learned"})
+    wanted = MIXED.model_copy(update={"tables": (learned, *MIXED.tables[1:])})
+    for wishes in ({}, {"t0": ParameterConstraints(compute_kernels=["dense"])}):
+        planner = rt.RowtierPlanner(statistics(wanted), machine(), constraints=wishes)
+        assert kinds(planner.plan(model_of(wanted)))["t0"] == ("data_parallel", "dense")
+    wishes = {"t0": ParameterConstraints(sharding_types=["row_wise"])}
+    planner = rt.RowtierPlanner(statistics(wanted), machine(), constraints=wishes)
+    with pytest.raises(UserError, match=r"\['row_wise'\] of table 't0'.*leave it open"):
+        planner.plan(model_of(wanted))
+
+
 def test_on_cpus_only_what_runs_there_is_chosen() -> None:
     wanted = tables(*[(1000 + i, 64, "none" if i % 2 else "sum") for i in range(12)])
     cluster = machine(1, 2, fast="ram")
@@ -169,7 +181,10 @@ def test_a_model_is_trained_with_the_plan_on_two_processes(tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr[-3000:]
     losses = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for loss in losses:
-        assert loss["sharded"][0] == pytest.approx(loss["alone"], rel=1e-5)
+        assert loss["sharded"][0] == pytest.approx(loss["alone"]["loss"], rel=1e-5)
         assert loss["sharded"][1] < loss["sharded"][0]
+        # Lookups with learned weights are planned so that TorchRec has gradients for them.
+        assert loss["kinds"]["t5"][0] == "data_parallel"
+        assert torch.allclose(loss["of_weights"], loss["alone"]["of_weights"], atol=1e-6)
     assert losses[0]["kinds"] == losses[1]["kinds"]
     assert len({way for way, _ in losses[0]["kinds"].values()}) > 1

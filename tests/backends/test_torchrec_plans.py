@@ -21,7 +21,7 @@ from torchrec.distributed.types import CacheParams, ShardingPlan
 
 import rowtier
 import rowtier.torchrec as rt
-from rowtier import Band, MismatchError, Plan, UserError, predict
+from rowtier import Band, Constraints, MismatchError, Plan, PlanOptions, UserError, predict
 from rowtier.backends.modules import model_of
 from rowtier.plan.check import find_mistakes
 
@@ -156,6 +156,26 @@ def test_what_torchrec_cannot_do_is_refused(bands: list[Band], why: str) -> None
     plan = Plan.build("hand", statistics(POOLED), machine(), {"t0": tuple(bands)})
     with pytest.raises(UserError, match=why):
         rt.to_plan(plan, module=model_of(POOLED))
+
+
+def test_a_table_whose_readers_need_rows_is_only_copied() -> None:
+    table = POOLED.tables[0].model_copy(update={"weights": "learned"})
+    wanted = POOLED.model_copy(update={"tables": (table,)})
+    model, profile = model_of(wanted), statistics(wanted)
+    pin = Constraints.model_validate({"tables": {"t0": {"exchange": "rows"}}})
+    for plan in (
+        rowtier.make_plan(profile, machine(), "table-wise"),
+        rowtier.make_plan(
+            statistics(POOLED), machine(), "table-wise", PlanOptions(constraints=pin)
+        ),
+    ):
+        with pytest.raises(UserError, match=r"must see the rows.*data_parallel.*rowtier\.torch"):
+            rt.to_plan(plan, module=model)
+    copies = (Band(start=0, stop=1003, scope="device", tier="hbm"),)
+    theirs = rt.to_plan(Plan.build("hand", profile, machine(), {"t0": copies}), module=model)
+    assert rt.from_plan(theirs, POOLED, profile, machine()).bands["t0"] == copies
+    with pytest.raises(UserError, match=r"'t0' is sharded by 'row_wise'.*weights: given"):
+        rt.from_plan(cut(POOLED, "row_wise"), POOLED, profile, machine())
 
 
 def test_plans_of_our_own_become_torchrecs() -> None:

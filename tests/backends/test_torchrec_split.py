@@ -157,6 +157,18 @@ def test_what_torchrec_cannot_keep_is_refused(bands: list[Band], why: str) -> No
         rt.split(model_of(wanted).pooled, plan)
 
 
+def test_cold_rows_of_learned_weights_are_refused() -> None:
+    table = WANTED.tables[0].model_copy(update={"weights": "learned"})
+    wanted = Tables(batch_size=64, tables=(table,))
+    bands = (
+        Band(start=0, stop=9, scope="device", tier="hbm"),
+        Band(start=9, stop=203, scope="cluster", tier="hbm"),
+    )
+    plan = Plan.build("hand", profile_of(wanted), machine(2, 2), {"t0": bands})
+    with pytest.raises(UserError, match="must see the rows.*ShardedEmbeddings"):
+        rt.split(model_of(wanted).pooled, plan)
+
+
 def test_sequences_and_whole_models_are_refused() -> None:
     wanted = tables((50, 8, "none"))
     plan = make_plan(profile_of(wanted), machine(1, 2), "row-wise")

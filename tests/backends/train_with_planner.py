@@ -20,14 +20,21 @@ BATCH = 16
 WANTED = tables(
     (4000, 32, "sum"), (300, 32, "sum"), (9000, 32, "sum"), (20, 32, "sum"), (500, 32, "none")
 )
+LEARNED = tables(*[(50, 32, "sum")] * 6).tables[-1].model_copy(update={"weights": "learned"})
+ALL = WANTED.model_copy(update={"tables": (*WANTED.tables, LEARNED)})
 
 
 def alike(weight: torch.Tensor) -> None:
     torch.nn.init.constant_(weight, 0.05)
 
 
+def rising(weight: torch.Tensor) -> None:
+    with torch.no_grad():
+        weight.copy_(torch.linspace(-1, 1, weight.numel()).view_as(weight))
+
+
 class Model(torch.nn.Module):
-    """Pooled tables and a sequence, summed up by one dense layer."""
+    """Pooled tables, one of them with weights, and a sequence, summed up by one dense layer."""
 
     def __init__(self, device: torch.device):
         super().__init__()
@@ -37,21 +44,27 @@ class Model(torch.nn.Module):
                 "num_embeddings": t.num_embeddings,
                 "embedding_dim": t.embedding_dim,
                 "feature_names": list(t.features),
-                "init_fn": alike,  # TorchRec draws the weights of shards anew
+                "init_fn": rising if t is LEARNED else alike,  # drawn anew for shards
             }
-            for t in WANTED
+            for t in ALL
         ]
-        bags = [torchrec.EmbeddingBagConfig(**one) for one in facts[:-1]]
+        bags = [torchrec.EmbeddingBagConfig(**one) for one in facts[:-2]]
         self.bags = torchrec.EmbeddingBagCollection(tables=bags, device=device)
-        rows = [torchrec.EmbeddingConfig(**facts[-1])]
+        rows = [torchrec.EmbeddingConfig(**facts[-2])]
+        self.weighted = torchrec.EmbeddingBagCollection(
+            tables=[torchrec.EmbeddingBagConfig(**facts[-1])], is_weighted=True, device=device
+        )
         self.rows = torchrec.EmbeddingCollection(tables=rows, device=device)
         self.dense = torch.nn.Linear(32, 1)
         torch.nn.init.constant_(self.dense.weight, 0.1)
         torch.nn.init.zeros_(self.dense.bias)
 
-    def forward(self, features: torchrec.KeyedJaggedTensor) -> torch.Tensor:
+    def forward(
+        self, features: torchrec.KeyedJaggedTensor, weighted: torchrec.KeyedJaggedTensor
+    ) -> torch.Tensor:
         """The mean square of what the dense layer makes of all embeddings."""
         pooled = self.bags(features).values().view(BATCH, -1, 32).sum(dim=1)
+        pooled = pooled + self.weighted(weighted).values()
         history = self.rows(features)["f4"].values().sum(dim=0)
         return (self.dense(pooled + history) ** 2).mean()
 
@@ -68,31 +81,44 @@ def batch(rank: int) -> torchrec.KeyedJaggedTensor:
     return torchrec.KeyedJaggedTensor.from_lengths_sync(keys, torch.cat(ids), lengths)
 
 
+def weighted_batch(rank: int) -> torchrec.KeyedJaggedTensor:
+    """Two ids a sample, with weights that want gradients."""
+    random = torch.Generator().manual_seed(100 + rank)
+    ids = torch.randint(0, LEARNED.num_embeddings, (2 * BATCH,), generator=random)
+    weights = torch.rand(2 * BATCH, generator=random, requires_grad=True)
+    lengths = torch.full((BATCH,), 2)
+    return torchrec.KeyedJaggedTensor.from_lengths_sync([*LEARNED.features], ids, lengths, weights)
+
+
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     rank, cpu = dist.get_rank(), torch.device("cpu")
-    features = batch(rank)
-    alone = float(Model(cpu)(features))
+    features, weighted, again = batch(rank), weighted_batch(rank), weighted_batch(rank)
+    loss = Model(cpu)(features, weighted)
+    loss.backward()
+    alone = {"loss": float(loss), "of_weights": weighted.weights().grad}
     model = Model(torch.device("meta"))
     model.dense = Model(cpu).dense
     sharders = [
         EmbeddingBagCollectionSharder(fused_params={"learning_rate": 0.05}),
         EmbeddingCollectionSharder(fused_params={"learning_rate": 0.05}),
     ]
-    planner = rt.RowtierPlanner(statistics(WANTED), machine(1, 2, fast="ram"))
+    planner = rt.RowtierPlanner(statistics(ALL), machine(1, 2, fast="ram"))
     plan = planner.collective_plan(model, sharders, dist.GroupMember.WORLD)
     sharded = DistributedModelParallel(model, device=cpu, plan=plan, sharders=sharders)
-    losses = []
+    losses, of_weights = [], None
     for _ in range(2):
-        loss = sharded(features)
+        loss = sharded(features, again)
         loss.backward()
         losses.append(float(loss))
+        of_weights = again.weights().grad.clone() if of_weights is None else of_weights
     kinds = {
         name: (s.sharding_type, s.compute_kernel)
         for part in plan.plan.values()
         for name, s in part.items()
     }
-    torch.save({"alone": alone, "sharded": losses, "kinds": kinds}, folder / f"{rank}.pt")
+    found = {"alone": alone, "sharded": losses, "of_weights": of_weights, "kinds": kinds}
+    torch.save(found, folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 

@@ -201,7 +201,7 @@ def _rich_band(
         order=draw(st.sampled_from(["spread", "spread", "blocks"])),
         offset=draw(st.integers(0, 5)),
         tier=tier,
-        exchange="rows" if table.pooling == "none" else draw(st.sampled_from(["rows", "sums"])),
+        exchange="rows" if table.why_rows else draw(st.sampled_from(["rows", "sums"])),
         coalesced=draw(st.booleans()),
         staged=draw(st.booleans()),
         sync=draw(st.sampled_from(["dense", "sparse"])),

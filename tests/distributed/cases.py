@@ -35,8 +35,13 @@ def cluster_of(shape: tuple[int, ...]) -> Cluster:
 
 
 @st.composite
-def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: Any) -> Plan:
-    """One to three small tables on one to four devices; often such that are run as one."""
+def drawn_plans(
+    draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), learned: bool = False, **fixed: Any
+) -> Plan:
+    """One to three small tables on one to four devices; often such that are run as one.
+
+    `learned`: lookups of every other one that is pooled have learned weights.
+    """
     cluster, stats = cluster_of(draw(st.sampled_from(SHAPES))), []
     together = draw(st.booleans())
     for index in range(draw(st.sampled_from([2, 3] if together else [1, 1, 2]))):
@@ -48,6 +53,8 @@ def drawn_plans(draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), **fixed: A
                 "dtype": draw(st.sampled_from(dtypes)),
                 "embedding_dim": draw(st.integers(1, 6)),
             } | fixed
+        if learned and facts["pooling"] != "none":
+            facts["weights"] = "given" if index % 2 else "learned"
         table = Table(
             name=f"t{index}", num_embeddings=draw(st.integers(1, 40)), features=features, **facts
         )
@@ -98,7 +105,7 @@ def placed_bands(
     found = []
     for start, stop in pairwise(edges):
         kind = dict(draw(st.sampled_from(kinds)))
-        if table.pooling == "none":
+        if table.why_rows:
             kind["exchange"] = "rows"
         offset = draw(st.integers(0, 5))
         found.append(Band(start=start, stop=stop, offset=offset, **kind))
@@ -116,10 +123,13 @@ class Case:
         self.size = plan.cluster.num_devices
         self.weights = {t.name: self.values((t.num_embeddings, t.embedding_dim)) for t, _ in plan}
         self.weighted = {
-            t.name: not self.coarse and t.pooling != "none" and self.random.random() < 0.3
+            t.name: not self.coarse
+            and t.pooling != "none"
+            and (t.weights == "learned" or self.random.random() < 0.3)
             for t, _ in plan
         }
         self.steps, self.grads = [], []
+        self.of_weights: list[list[dict]] = []  # gradients by step and rank, as torch has them
         for _ in range(steps):
             made = [self._batch() for _ in range(self.size)]
             self.steps.append([batch for batch, _ in made])
@@ -169,9 +179,10 @@ class Case:
             )
             for t, _ in self.plan
         }
-        outputs = []
+        outputs, self.of_weights = [], []
         for number, (batches, grads) in enumerate(zip(self.steps, self.grads, strict=True)):
             step: list[dict] = [{} for _ in batches]
+            self.of_weights.append([{} for _ in batches])
             for table in tables.values():
                 touched = []
                 table.change(changes[number] if changes else {})
@@ -183,6 +194,7 @@ class Case:
                     weights = None
                     if parts[0][2] is not None:
                         weights = torch.from_numpy(np.concatenate([p[2] for p in parts]))
+                        weights.requires_grad_(table.table.weights == "learned")
                     out = table.look_up(ids, lengths, weights)
                     given = torch.from_numpy(np.concatenate([grad[name] for grad in grads]))
                     out.backward(given + follow * out.detach())
@@ -191,6 +203,11 @@ class Case:
                         lines = len(grad[name])
                         step[rank][name] = out[at : at + lines].detach().numpy()
                         at += lines
+                    if weights is not None and weights.requires_grad:
+                        found = np.zeros(0) if weights.grad is None else weights.grad.numpy()
+                        cuts = np.cumsum([len(p[0]) for p in parts])[:-1]
+                        for rank, mine in enumerate(np.split(found, cuts)):
+                            self.of_weights[-1][rank][name] = mine
                 table.step(torch.cat(touched), scale)
             outputs.append(step)
         return tables, outputs
@@ -208,6 +225,12 @@ def check(case: Case, results: list[dict], tables: dict, outputs: list, bitwise:
                     # The first step has equal weights; later ones have what the updates differ by.
                     allowed = WEIGHTS if index else OUTPUTS
                     np.testing.assert_allclose(got, values, rtol=0, atol=allowed)
+    for index, step in enumerate(case.of_weights):
+        for rank, expected in enumerate(step):
+            got = results[rank]["of_weights"][index]
+            assert got.keys() == expected.keys()
+            for name, values in expected.items():
+                np.testing.assert_allclose(got[name], values, rtol=0, atol=WEIGHTS)
     covered = {t.name: np.zeros((t.num_embeddings, t.embedding_dim), int) for t, _ in case.plan}
     copies: dict[tuple, Any] = {}
     for result in results:

@@ -61,12 +61,14 @@ def _trained(
     rank: int, module: ShardedEmbeddings, steps: list[list[dict[str, Any]]],
     grads: list[list[dict[str, Any]]], follow: float, ahead: bool, changes: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    outputs, scheduled = [], _Scheduled(module.optimizer, changes)
+    outputs, of_weights, scheduled = [], [], _Scheduled(module.optimizer, changes)
+    learned = [r.feature for r in module.remapper.reads if r.table.weights == "learned"]
     for batches, given in zip(steps, grads, strict=True):
         batch = {
             name: tuple(None if a is None else torch.from_numpy(a) for a in entry)
             for name, entry in batches[rank].items()
         }
+        trained = {name: batch[name][2].requires_grad_() for name in learned}
         found = look_up(module, batch)
         outputs.append({name: value.detach().numpy().copy() for name, value in found.items()})
         if ahead:  # more than the next batch reads, and rows that this step has still to update
@@ -74,12 +76,18 @@ def _trained(
                 shard.prefetch(np.arange(shard.piece.rows_here))
         back = [torch.from_numpy(given[rank][k]) + follow * v.detach() for k, v in found.items()]
         torch.autograd.backward(list(found.values()), back)
+        of_weights.append({name: weights.grad.numpy() for name, weights in trained.items()})
         scheduled.step()
     counted = module.count()
     with torch.no_grad():
         last = {name: value.numpy() for name, value in look_up(module, batch).items()}
-    shards = shards_of(module)
-    return {"outputs": outputs, "last": last, "shards": shards, "counted": _facts(counted)}
+    return {
+        "outputs": outputs,
+        "of_weights": of_weights,
+        "last": last,
+        "shards": shards_of(module),
+        "counted": _facts(counted),
+    }
 
 
 class _Scheduled:

@@ -6,7 +6,16 @@ import numpy as np
 import pytest
 from strategies import counted
 
-from rowtier import Band, Cluster, InfeasibleError, Profile, Table, TableStats, make_plan
+from rowtier import (
+    Band,
+    Cluster,
+    Constraints,
+    InfeasibleError,
+    Profile,
+    Table,
+    TableStats,
+    make_plan,
+)
 from rowtier.cost.load import Load, chosen, stacked, total_load
 from rowtier.cost.memory import pools
 from rowtier.cost.options import DEFAULTS, CostOptions
@@ -16,7 +25,8 @@ from rowtier.plan.verify import verify
 PARTS, INSTANCES = 8, 25  # 200 problems
 
 
-def _profile(rng: np.random.Generator) -> Profile:
+def _profile(rng: np.random.Generator, learned: bool = False) -> Profile:
+    """Two tables; lookups of the second, if it is pooled, may have learned weights."""
     stats = []
     for index in range(2):
         rows = 2 if index or rng.random() < 0.75 else 3
@@ -28,6 +38,8 @@ def _profile(rng: np.random.Generator) -> Profile:
             features=(f"f{index}",),
             pooling="sum" if rng.random() < 0.7 else "none",
         )
+        if learned and index and table.pooling != "none":
+            table = table.model_copy(update={"weights": "learned"})
         samples = max(1, int(heat.sum()) // int(rng.integers(1, 6)))
         stats.append(counted(table, heat, samples=samples))
     return Profile(int(rng.integers(1, 30)), tuple(stats))
@@ -84,22 +96,24 @@ def _cluster(profile: Profile, rng: np.random.Generator, working: bool = False) 
     )
 
 
-def _ways(table: Table) -> list[dict[str, object]]:
+def _ways(table: Table, wanted: Constraints) -> list[dict[str, object]]:
     """All homes a row can have; every row of a table chooses one on its own."""
+    pin = wanted.pin(table.name).exchange
+    rows = pin != "sums"
+    sums = table.pooling != "none" and table.weights == "given" and pin != "rows"
     found: list[dict[str, object]] = []
     for tier in ("fast", "slow"):
         found += [{"scope": "device", "sync": s, "tier": tier} for s in ("dense", "sparse")]
-        found.append({"scope": "node", "coalesced": True, "tier": tier})
+        found += [{"scope": "node", "coalesced": True, "tier": tier}] * rows
         for owner in (0, 1):
             one = {"scope": "node", "members": (owner,), "tier": tier}
-            found.append({**one, "coalesced": True})
-            if table.pooling != "none":
-                found.append({**one, "exchange": "sums"})
+            found += [{**one, "coalesced": True}] * rows
+            found += [{**one, "exchange": "sums"}] * sums
     return found
 
 
-def _placements(stats: TableStats, profile: Profile, cluster: Cluster) -> Load:
-    rows, ways = stats.table.num_embeddings, _ways(stats.table)
+def _placements(stats: TableStats, profile: Profile, cluster: Cluster, wanted: Constraints) -> Load:
+    rows, ways = stats.table.num_embeddings, _ways(stats.table, wanted)
     bands = [[Band(start=r, stop=r + 1, **w) for w in ways] for r in range(rows)]  # type: ignore[arg-type]
 
     def load(*some: Band) -> Load:
@@ -118,9 +132,12 @@ def _placements(stats: TableStats, profile: Profile, cluster: Cluster) -> Load:
     return stacked(loads)
 
 
-def _least_s(profile: Profile, cluster: Cluster, options: CostOptions = DEFAULTS) -> float:
+def _least_s(
+    profile: Profile, cluster: Cluster, options: CostOptions = DEFAULTS,
+    wanted: Constraints = Constraints(),
+) -> float:  # fmt: skip
     """The best of all placements, one table's against all of the other's."""
-    first, second = (_placements(stats, profile, cluster) for stats in profile.stats)
+    first, second = (_placements(stats, profile, cluster, wanted) for stats in profile.stats)
     best = np.inf
     for index in range(second.kept.shape[-1]):
         both = first + chosen(second, np.array([index]))
@@ -153,6 +170,31 @@ def test_joint_is_the_best_of_all_placements_of_nearly_every_tiny_problem(part: 
         worst = max(worst, excess)
         optimal += excess <= 1e-6
     assert optimal >= 0.95 * INSTANCES, (optimal, worst)
+
+
+def test_joint_is_the_best_of_all_placements_that_keep_to_the_exchange() -> None:
+    optimal, count = 0, 24
+    for seed in range(count):
+        rng = np.random.default_rng(2000 + seed)
+        profile = _profile(rng, learned=True)
+        cluster = _cluster(profile, rng)
+        word = str(rng.choice(["rows", "sums"][: len(profile.stats[0].table.exchanges)]))
+        wanted = Constraints.model_validate({"tables": {"t0": {"exchange": word}}})
+        least_s = _least_s(profile, cluster, wanted=wanted)
+        try:
+            plan = make_plan(profile, cluster, "joint", PlanOptions(constraints=wanted))
+        except InfeasibleError:
+            assert not np.isfinite(least_s)
+            optimal += 1
+            continue
+        assert plan.certificate is not None
+        assert plan.certificate.bound <= least_s * (1 + 1e-9), seed
+        assert plan.certificate.objective <= least_s * (1 + plan.certificate.gap + 1e-9), seed
+        verdict = verify(plan)
+        assert verdict.holds, (seed, verdict.mistakes)
+        assert verdict.proved is not None
+        optimal += plan.certificate.objective <= least_s * (1 + 1e-6)
+    assert optimal >= 0.95 * count
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -109,7 +109,7 @@ def test_placements_of_a_table_take_the_work_that_their_bands_take() -> None:
         for scope in cluster.scopes
         for members in ("all", (0,))
     ]
-    facts = (profile.stats[0], ways, profile, cluster, CostOptions(), [0])
+    facts = (profile.stats[0], ways, ("rows",), profile, cluster, CostOptions(), [0])
     space = TableSpace(*facts)
     now = (Band(start=0, stop=table.num_embeddings, scope=cluster.scopes[1], tier="fast"),)
     found = space.placements(now)

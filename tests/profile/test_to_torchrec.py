@@ -46,3 +46,7 @@ def test_torchrecs_planner_takes_the_constraints() -> None:
     assert rates[1] < 0.9
     assert 0 < stats.expected_lookups < 64 * 4 * 3
     assert 0 < stats.cacheability < 1
+    assert constraint.sharding_types is None
+    learned = counted(table.model_copy(update={"weights": "learned"}), heat)
+    copied = Profile(64, (learned,)).to_torchrec_constraints(world_size=4)["t"]
+    assert copied.sharding_types == ["data_parallel"]

@@ -12,6 +12,7 @@ from rowtier.cluster import DEVICE, Cluster
 from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Ints
+from rowtier.profile.to_torchrec import ONLY_ROWS
 from rowtier.tables import Table
 
 INSTEAD = "train it with rowtier.torch.ShardedEmbeddings, which keeps every plan"
@@ -39,6 +40,8 @@ class Part:
             raise _refused(table, "it is cut into columns")
         if any(band.stop > hot for band in copied):
             raise _refused(table, "the rows that are copied are not the hottest")
+        if kept and plan.needs_rows(table) and cluster.num_devices > 1:
+            raise _refused(table, ONLY_ROWS)
         cold = _one_home(table, kept, cluster) if kept else None
         by_rank = plan.rows_in_order(table.name)
         places = np.empty(table.num_embeddings, dtype=np.int64)

@@ -28,6 +28,7 @@ from rowtier.errors import MismatchError, UserError
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Curve
 from rowtier.profile.profile import FeatureStats, Profile, TableStats
+from rowtier.profile.to_torchrec import ONLY_ROWS
 from rowtier.tables import Table, Tables
 
 CACHING = "fused_uvm_caching"
@@ -69,7 +70,8 @@ def from_plan(
             f"{machine.num_devices} devices: give the cluster that the plan is for"
         )
     said = {t.name: said_by(cut[t.name][1], cut[t.name][0], t.name) for t in tables}
-    bands = {t.name: _bands(t, cut[t.name][1], said[t.name], machine) for t in tables}
+    known = statistics.tables  # which say what the model does not
+    bands = {t.name: _bands(t, cut[t.name][1], said[t.name], machine) for t in known}
     plan = Plan.build(method, statistics, machine, bands)
     origin = {"devices": {str(rank): devices[rank] for rank in sorted(devices)}, "tables": said}
     return Plan(
@@ -94,7 +96,12 @@ def _bands(table: Table, sharding: Any, said: dict[str, Any], cluster: Cluster) 
     )
     if kind == "data_parallel":
         return (whole.model_copy(update={"scope": DEVICE, "order": "spread"}),)
-    sums = {"exchange": "sums", "staged": kind in STAGED} if table.pooling != "none" else {}
+    if table.weights == "learned" and cluster.num_devices > 1:
+        raise UserError(
+            f"table {table.name!r} is sharded by {kind!r}: {ONLY_ROWS}; shard it like that, or "
+            "profile it with `weights: given` in tables.yaml"
+        )
+    sums = {"exchange": "sums", "staged": kind in STAGED} if "sums" in table.exchanges else {}
     found: list[Band] = []
     for columns, shards in _by_columns(sharding, table).items():
         _check_even(table, shards)

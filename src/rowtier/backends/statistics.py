@@ -10,6 +10,7 @@ from torchrec.distributed.planner.constants import UVM_CACHING_RATIO
 
 from rowtier.errors import UserError
 from rowtier.profile.profile import Profile
+from rowtier.profile.to_torchrec import ONLY_ROWS
 
 # Of an asked-for constraint, what the profile knows better unless the user says it.
 _FROM_PROFILE = ("pooling_factors", "num_poolings", "batch_sizes")
@@ -29,12 +30,19 @@ def constraints_of(
     for name, wish in (asked or {}).items():
         if name not in found:
             raise UserError(f"constraints: the profile has no table {name!r}; drop it")
-        found[name] = _completed(wish, found[name])
+        found[name] = _completed(name, wish, found[name])
     return found
 
 
-def _completed(wish: Any, known: Any) -> Any:
+def _completed(name: str, wish: Any, known: Any) -> Any:
     made = copy.copy(wish)
+    if known.sharding_types is not None:
+        if wish.sharding_types not in (None, known.sharding_types):
+            raise UserError(
+                f"constraints: sharding_types {wish.sharding_types} of table {name!r}: "
+                f"{ONLY_ROWS}; ask for {known.sharding_types} or leave it open"
+            )
+        made.sharding_types = known.sharding_types
     for what in _FROM_PROFILE:
         setattr(made, what, getattr(known, what))
     cache = copy.copy(wish.cache_params) if wish.cache_params is not None else known.cache_params

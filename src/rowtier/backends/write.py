@@ -22,6 +22,7 @@ from rowtier.band import Band
 from rowtier.cluster import DEVICE, Cluster
 from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
+from rowtier.profile.to_torchrec import ONLY_ROWS
 from rowtier.tables import Table
 
 INSTEAD = (
@@ -54,6 +55,8 @@ def to_plan(plan: Plan, module: Any = None, device: str | None = None) -> Any:
     for table, bands in plan:
         part = parts.setdefault(where[table.name], EmbeddingModuleShardingPlan())
         cut = _Cut.of(table, bands, plan.cluster)
+        if plan.needs_rows(table) and not cut.copied and plan.cluster.num_devices > 1:
+            raise _refused(table, ONLY_ROWS)
         said_now = cut.said(plan.cluster)
         before = known.get(table.name)
         # A plan that was changed since it was read says something else now.

@@ -136,6 +136,9 @@ def _table(found: Explanation, story: TableStory, full: bool) -> None:
     decided = [] if wanted is None else wanted.said_of(story.name)
     if decided:
         show.line(f"decided by hand: {'; '.join(decided)} (homes below may break that)")
+    table = found.plan.profile[story.name].table
+    if table.weights == "learned":
+        show.line(f"rows travel, never sums: {table.why_rows}")
     shown = story.parts if full else story.parts[:MAX_PARTS]
     for index, part in enumerate(shown):
         if index:

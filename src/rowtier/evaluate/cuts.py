@@ -346,7 +346,7 @@ def _alternatives(trial: _Trial, parts: Sequence[Part]) -> Iterator[Alternative]
 def _other_homes(trial: _Trial, part: Part) -> Iterator[Band]:
     cluster, first, idle = trial.plan.cluster, part.runs[0][0], trial.idle
     own = first.members if first.members != "all" and len(first.members) == 1 else (idle,)
-    for option in homes_of(cluster, trial.stats.table.pooling != "none"):
+    for option in homes_of(cluster, "sums" in trial.stats.table.exchanges):
         band = option.placed(part.start, part.stop, first.offset)
         if band.exchange == "sums" and option.kind == 0:
             there = own if first.scope == cluster.top == band.scope else (idle,)

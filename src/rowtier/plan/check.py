@@ -54,8 +54,8 @@ def _band_mistakes(
         yield Mistake("stop", band.stop, f"the table has {table.num_embeddings} rows")
     if band.columns is not None and band.columns[1] > table.embedding_dim:
         yield Mistake("columns", band.columns, f"the table has {table.embedding_dim} columns")
-    if band.exchange == "sums" and table.pooling == "none":
-        yield Mistake("exchange", "sums", "the table is not pooled; accepted: rows")
+    if band.exchange == "sums" and table.why_rows is not None:
+        yield Mistake("exchange", "sums", f"{table.why_rows}; accepted: rows")
     if band.scope not in cluster.scopes:
         yield Mistake("scope", band.scope, f"accepted: {', '.join(cluster.scopes)}")
         return

@@ -5,6 +5,7 @@ tables:
   user: {device: 3}            # every row of it on this device
   C5: {scope: node}            # a copy in every node
   C7: {never_split: true}      # all on one device, whichever
+  C8: {exchange: rows}         # rows travel to readers, no partial sums (or the other way: sums)
 keep_together: [[C1, C2]]      # all on one device, the same
 reserve:                       # bytes to leave free, on every device or on one
   - {tier: hbm, amount: 2GiB}
@@ -20,7 +21,7 @@ from typing import Any
 from pydantic import Field
 
 from rowtier.band import Band, Bands
-from rowtier.cluster import Cluster
+from rowtier.cluster import DEVICE, Cluster
 from rowtier.cost.memory import Reserve
 from rowtier.cost.step import StepCost
 from rowtier.cost.time import busiest_link_bytes
@@ -29,6 +30,7 @@ from rowtier.errors import Mistake
 from rowtier.fields import Bytes, Count, Name
 from rowtier.files import Noun
 from rowtier.profile.profile import Profile
+from rowtier.tables import Exchange, Table
 from rowtier.units import show_bytes
 
 
@@ -39,6 +41,12 @@ class Pin(Noun):
     device: Count | None = None
     scope: Name | None = None
     never_split: bool = Field(default=False, strict=True)
+    exchange: Exchange | None = None
+
+    @property
+    def places(self) -> bool:
+        """Whether it says where rows lie, and not only how they are sent."""
+        return bool({*self.to_data()} - {"exchange"})
 
     @classmethod
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -91,6 +99,15 @@ class Constraints(Noun):
         pins = (self.pin(name).device for name in names)
         return next((device for device in pins if device is not None), None)
 
+    def exchanges(self, table: Table) -> tuple[Exchange, ...]:
+        """What may travel from owners to readers of a table, by its kind and by its pin."""
+        pinned = self.pin(table.name).exchange
+        return tuple(one for one in table.exchanges if pinned in (None, one))
+
+    def exchange(self, table: Table) -> Exchange:
+        """What methods send that do not choose: partial sums, unless only rows may travel."""
+        return self.exchanges(table)[-1]
+
     def said_of(self, table: str) -> list[str]:
         """What is decided about a table, in words."""
         pin, group = self.pin(table), self.group(table)
@@ -119,22 +136,31 @@ class Constraints(Noun):
         """Whether they take choices away, and not only memory."""
         return bool(self.tables or self.keep_together or self.links)
 
+    @property
+    def decides_places(self) -> bool:
+        """Whether they take away more than ways to send rows."""
+        placed = any(pin.places for pin in self.tables.values())
+        return bool(placed or self.keep_together or self.links)
+
     def reserved(self, share: float) -> Reserve:
         """All memory that rows may not use."""
         return Reserve(share, tuple((r.tier, r.device, r.amount_bytes) for r in self.reserve))
 
     def mistakes(self, profile: Profile, cluster: Cluster) -> Iterator[Mistake]:
         """What does not fit the tables or the cluster, or each other."""
-        names = {stats.table.name for stats in profile.stats}
+        tables = {stats.table.name: stats.table for stats in profile.stats}
         tiers = [tier.name for tier in cluster.device.tiers]
         for name, pin in self.tables.items():
             key = f"tables.{name}"
-            if name not in names:
+            if name not in tables:
                 yield Mistake(key, name, "the profile has no such table; drop it or mend the name")
+            elif not self.exchanges(tables[name]):
+                why = f"{tables[name].why_rows}; accepted: rows"
+                yield Mistake(f"{key}.exchange", pin.exchange, why)
             yield from _accepted(f"{key}.tier", pin.tier, tiers)
             yield from _accepted(f"{key}.scope", pin.scope, list(cluster.scopes))
             yield from _is_device(f"{key}.device", pin.device, cluster)
-        yield from self._group_mistakes(names)
+        yield from self._group_mistakes(set(tables))
         for index, entry in enumerate(self.reserve):
             yield from _accepted(f"reserve[{index}].tier", entry.tier, tiers)
             yield from _is_there(f"reserve[{index}].amount", entry, cluster)
@@ -193,6 +219,9 @@ class Constraints(Noun):
             yield f"tables.{name}.tier: not all rows are in {pin.tier}"
         if pin.scope is not None and any(band.scope != pin.scope for band in bands):
             yield f"tables.{name}.scope: not all rows have a copy per {pin.scope}"
+        sent = {band.exchange for band in bands if band.scope != DEVICE}
+        if pin.exchange is not None and sent - {pin.exchange}:
+            yield f"tables.{name}.exchange: not all of it goes by {pin.exchange}"
         if self.one_owner(name) and cluster.num_devices > 1:
             homes = {(band.scope, band.members) for band in bands}
             alone = {(cluster.top, (device,)) for device in range(cluster.num_devices)}

@@ -328,7 +328,7 @@ class Problem:
 
 def _is_cut(stats: TableStats, bands: Sequence[Band], options: PlanOptions) -> bool:
     on_devices = all(band.members == "all" for band in bands)
-    pinned = stats.table.name in options.constraints.tables
+    pinned = options.constraints.pin(stats.table.name).places
     return stats.table.pooling == "none" and on_devices and not pinned
 
 

@@ -13,7 +13,7 @@ from rowtier.errors import InfeasibleError
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
 from rowtier.profile.profile import Profile, TableStats
-from rowtier.tables import Table
+from rowtier.tables import Exchange, Table
 from rowtier.units import show_bytes
 
 
@@ -30,12 +30,14 @@ def place_heaviest_first(
     go to the next tier.
     """
     room = Room(cluster, options.reserved)
+    wanted = options.constraints
     load = np.zeros(cluster.num_holders)
     bands: dict[str, tuple[Band, ...]] = {}
     order = sorted(profile.stats, key=lambda s: (-weight(s), s.table.name))
     for stats in order:
         by_load = [int(holder) for holder in np.argsort(load, kind="stable")]
-        holder, band = place_whole(stats.table, by_load, room, cluster)
+        sent = wanted.exchange(stats.table)
+        holder, band = place_whole(stats.table, by_load, room, cluster, sent)
         load[holder] += weight(stats)
         bands[stats.table.name] = (band,)
     return Plan.build(
@@ -44,11 +46,11 @@ def place_heaviest_first(
 
 
 def place_whole(
-    table: Table, holders: Sequence[int], room: Room, cluster: Cluster
+    table: Table, holders: Sequence[int], room: Room, cluster: Cluster, sent: Exchange
 ) -> tuple[int, Band]:
     """A whole table in the fastest tier with room for it, on the first holder that has it.
 
-    Its bytes are taken from the room.
+    Its bytes are taken from the room; rows or sums are `sent`.
     """
     free = {tier: room.free_on(tier)[holders] for tier in cluster.tier_names}
     tier = next((name for name in free if free[name].max() >= table.stored_bytes), None)
@@ -69,5 +71,5 @@ def place_whole(
         scope=cluster.top,
         members=(cluster.members(len(cluster.levels)).index(holder),),
         tier=tier,
-        exchange="rows" if table.pooling == "none" else "sums",
+        exchange=sent,
     )

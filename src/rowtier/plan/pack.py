@@ -16,6 +16,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.memory import Room, band_bytes
 from rowtier.plan.options import PlanOptions
 from rowtier.profile.profile import Profile, TableStats
+from rowtier.tables import Exchange
 
 
 def packed(
@@ -85,16 +86,21 @@ class _Packer:
         pin = self.wanted.pin(stats.table.name).tier
         return [t.name for t in self.cluster.device.tiers[::-1]] if pin is None else [pin]
 
+    def _home(self, stats: TableStats, scope: str, tier: str) -> Band:
+        """A band of any rows: each is fetched once, or owners send sums if only that is left."""
+        rows = "rows" in self.wanted.exchanges(stats.table)
+        sent: Exchange = "rows" if rows else "sums"
+        return Band(start=0, stop=1, scope=scope, tier=tier, exchange=sent, coalesced=rows)
+
     def _on(self, members: tuple[int, ...], stats: TableStats) -> Iterator[Band]:
         for tier in self._tiers(stats):
-            yield Band(
-                start=0, stop=1, scope=self.cluster.top, members=members, tier=tier, coalesced=True
-            )
+            home = self._home(stats, self.cluster.top, tier)
+            yield home.model_copy(update={"members": members})
 
     def _places(self, stats: TableStats) -> Iterator[Band]:
         scope = self.wanted.pin(stats.table.name).scope or self.cluster.top
         for tier in self._tiers(stats):
-            base = Band(start=0, stop=1, scope=scope, tier=tier, coalesced=True)
+            base = self._home(stats, scope, tier)
             yield base
             if scope == self.cluster.top:
                 for members in self._with_room(stats, tier):
@@ -104,7 +110,7 @@ class _Packer:
                 members = self.cluster.server_members(server)
                 memories = server.tiers if self.wanted.pin(stats.table.name).tier is None else ()
                 for memory in memories:
-                    home = Band(start=0, stop=1, scope=scope, tier=memory.name, coalesced=True)
+                    home = self._home(stats, scope, memory.name)
                     yield home.model_copy(update={"members": members})
             for device in range(self.cluster.num_devices):
                 yield from self._on((device,), stats)

@@ -217,6 +217,11 @@ class Plan:
                 "cluster, or give the other one"
             )
 
+    def needs_rows(self, table: Table) -> bool:
+        """Whether a pooled table may not go by sums: its weights are learned, or a pin says so."""
+        wanted = self.constraints or Constraints()
+        return table.pooling != "none" and "sums" not in wanted.exchanges(table)
+
     @property
     def assumed(self) -> CostOptions:
         """What the plan was made for, beside profile and cluster."""

@@ -31,7 +31,7 @@ from rowtier.cost.tree import tree_of
 from rowtier.plan.plan import Plan, Proof
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import TableStats
-from rowtier.tables import Table
+from rowtier.tables import EXCHANGES, Exchange, Table
 
 PASSES = 2  # forward and backward
 MANY = 64  # boxes of masses that are looked at together
@@ -151,7 +151,7 @@ class _Check:
 
     def _exists(self, rounds: _Rounds) -> bool:
         """Whether some rows have just these rounds, and every row that is looked up has a home."""
-        own = [_rounds(kept, self.plan.cluster) for kept in self._ways(pooled=True)]
+        own = [_rounds(kept, self.plan.cluster) for kept in self._ways()]
         asked, met = {r.asked for r in own} | {0}, {r.met for r in own} | {0}
         if rounds.asked not in asked or rounds.met not in met:
             return False
@@ -161,7 +161,7 @@ class _Check:
             _allows(rounds, one) for one in own
         )
 
-    def _ways(self, pooled: bool) -> Iterator[_Kept]:
+    def _ways(self, exchanges: Sequence[Exchange] = EXCHANGES) -> Iterator[_Kept]:
         """Every way that the fields of a band can say, but for those that cannot be better.
 
         Who of a kind holds a row, in which order, makes no difference to the mean; `coalesced` and
@@ -179,24 +179,34 @@ class _Check:
                     start=0, stop=1, scope=scope, tier=tier.name, members=(member,), sync=sync
                 )
                 for rows in ({}, {"coalesced": True}, {"coalesced": True, "staged": True}):
+                    if level and "rows" not in exchanges:
+                        break
                     if level > 1 or "staged" not in rows:
                         yield _Kept(base.model_copy(update=rows), kind, memory, attached, level)
-                if pooled and level:
+                if "sums" in exchanges and level:
                     sums = base.model_copy(update={"exchange": "sums"})
                     yield _Kept(sums, kind, memory, attached, level)
+
+    def _exchanges(self, table: Table) -> list[Exchange]:
+        """What readers of a table may get: not sums where they need rows, and what a pin says."""
+        wanted = self.plan.constraints
+        pinned = None if wanted is None else wanted.pin(table.name).exchange
+        summed = table.pooling != "none" and table.weights == "given"
+        found = [one for one in EXCHANGES if one == "rows" or summed]
+        return [one for one in found if pinned in (None, one)]
 
     def _table_s(self, stats: TableStats, cases: list[tuple[_Rounds, Floats]]) -> Floats:
         """The least that a table costs if each row pays for its time and for its memory."""
         cluster, table = self.plan.cluster, stats.table
-        pooled = table.pooling != "none"
+        exchanges = self._exchanges(table)
         basis = table_basis(stats, self.plan.profile, tree_of(cluster).sizes, rest=True)
         widths = np.append(stats.curve.widths, table.num_embeddings - stats.curve.ranks)
         mass = np.append(stats.curve.probabilities, 0.0)
         whole = widths > 0
         mass, widths = mass[whole], widths[whole].astype(np.float64)
-        ways = list(self._ways(pooled))
+        ways = list(self._ways(exchanges))
         seconds, share = self._seconds(ways, table, basis[:, whole])
-        by_sums = pooled and bool(stats.lookups) and bool(self._owners)
+        by_sums = "sums" in exchanges and bool(stats.lookups) and bool(self._owners)
         boxes = self._boxes(stats, share) if by_sums else None
         found = []
         for rounds, prices in cases:
@@ -207,7 +217,8 @@ class _Check:
                 cost = each + share * prices[kept.memory] * size
                 if not _allows(rounds, _rounds(kept, cluster)):
                     cost = np.where(mass > 0, np.inf, cost)
-                into = fetched if kept.owner is None else owned[kept.owner]
+                # Where nothing is looked up there are no sums, however rows would be sent.
+                into = owned[kept.owner] if by_sums and kept.owner else fetched
                 np.minimum(into, cost, out=into)
             least = float(fetched @ widths)
             if boxes is not None:
@@ -311,7 +322,7 @@ class _Check:
     @cached_property
     def _owners(self) -> list[tuple[int, int]]:
         """Levels and kinds of owners."""
-        return sorted({kept.owner for kept in self._ways(pooled=True) if kept.owner is not None})
+        return sorted({kept.owner for kept in self._ways() if kept.owner is not None})
 
     @cached_property
     def _senders(self) -> list[tuple[list[int], list[int]]]:

@@ -12,11 +12,11 @@ from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
 from rowtier.plan.tiers import spread
 from rowtier.profile.profile import Profile
-from rowtier.tables import Table
+from rowtier.tables import Exchange, Table
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
-    """Partial sums of pooled tables travel, and a row for every lookup of sequence tables."""
+    """Partial sums travel, and a row for every lookup of tables that may not send sums."""
     return Plan.build("row-wise", profile, cluster, blocks(profile, cluster, options))
 
 
@@ -28,17 +28,20 @@ def blocks(
     Devices hold the blocks; where they have no room left, the servers do. `coalesced`: rows
     travel, for pooled tables too, each once per device and step.
     """
-    homes = {s.table.name: _home(s.table, cluster, coalesced) for s in profile.stats}
+    sent = {s.table.name: options.constraints.exchange(s.table) for s in profile.stats}
+    homes = {
+        s.table.name: _home(s.table, cluster, coalesced, sent[s.table.name]) for s in profile.stats
+    }
     return spread(profile, cluster, options, homes)
 
 
-def _home(table: Table, cluster: Cluster, coalesced: bool) -> Band:
+def _home(table: Table, cluster: Cluster, coalesced: bool, sent: Exchange) -> Band:
     return Band(
         start=0,
         stop=table.num_embeddings,
         scope=cluster.top,
         order="blocks",
         tier=cluster.device.tiers[0].name,
-        exchange="rows" if coalesced or table.pooling == "none" else "sums",
+        exchange="rows" if coalesced else sent,
         coalesced=coalesced,
     )

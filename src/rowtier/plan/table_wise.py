@@ -17,5 +17,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     for index, stats in enumerate(profile.stats):
         turn = index % count
         holders = [*range(turn, count), *range(turn)]
-        bands[stats.table.name] = (place_whole(stats.table, holders, room, cluster)[1],)
+        sent = options.constraints.exchange(stats.table)
+        _, band = place_whole(stats.table, holders, room, cluster, sent)
+        bands[stats.table.name] = (band,)
     return Plan.build("table-wise", profile, cluster, bands)

@@ -19,12 +19,21 @@ from rowtier.profile.forecast import distinct_of
 if TYPE_CHECKING:
     from rowtier.profile.profile import Profile
 
+COPIES = "data_parallel"  # the one sharding in which readers see rows of pooled tables
+ONLY_ROWS = (
+    "its readers must see the rows, as for weights of lookups that are learned, and TorchRec pools "
+    f"rows where they lie unless it is {COPIES}"
+)
 BINS = 100
 STEP = 0.1  # of the logarithm of time
 
 
 def to_torchrec_constraints(profile: Profile, world_size: int) -> dict[str, Any]:
-    """`ParameterConstraints` by table name, for `EmbeddingShardingPlanner(constraints=…)`."""
+    """`ParameterConstraints` by table name, for `EmbeddingShardingPlanner(constraints=…)`.
+
+    A table whose lookups have learned weights may only be copied: all else pools rows at owners,
+    and TorchRec brings no gradients back from there.
+    """
     try:
         import torch
         from torchrec.distributed.planner.shard_estimators import EmbeddingOffloadStats
@@ -45,6 +54,7 @@ def to_torchrec_constraints(profile: Profile, world_size: int) -> dict[str, Any]
         )
         samples = max(1, stats.samples)
         constraints[stats.table.name] = ParameterConstraints(
+            sharding_types=[COPIES] if stats.table.weights == "learned" else None,
             pooling_factors=[feature.lookups / samples for feature in stats.features],
             num_poolings=[1.0] * len(stats.features),
             batch_sizes=[profile.batch_size] * len(stats.features),

@@ -262,7 +262,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
                             f"feature {key!r}: its weights want a gradient, and ranks "
                             f"{piece.band.start} to {piece.band.stop} of table {tables[key]!r} "
                             "exchange sums, so the reader never sees the rows: detach the "
-                            "weights, or plan with `exchange: rows` for the table"
+                            "weights, say `weights: learned` for the table in tables.yaml and "
+                            "profile and plan again, or plan again with a constraints file that "
+                            f"says `tables: {{{tables[key]}: {{exchange: rows}}}}`"
                         )
 
     def clip_grad_norm_(self, max_norm: float) -> float:

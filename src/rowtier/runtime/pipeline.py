@@ -16,6 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import torch
+
+from rowtier.errors import UserError
+from rowtier.runtime.engine import Asked
 from rowtier.runtime.module import ShardedEmbeddings
 
 
@@ -23,7 +27,7 @@ class Pipeline:
     """Yields every batch with what the embeddings give for it; ids are exchanged one ahead.
 
     `inputs` takes from a batch what the embeddings are called with; by default the batch is
-    that. Batches with weights that want a gradient are looked up by calling the module.
+    that. Batches with weights that want a gradient are refused: call the module with them.
     """
 
     def __init__(
@@ -40,6 +44,7 @@ class Pipeline:
         waiting: tuple[Any, Any] | None = None
         for batch in self.batches:
             asked = self.embeddings.ask_ahead(self.inputs(batch))
+            _refuse_weights(asked)
             if waiting is not None:
                 outputs = self.embeddings(waiting[1])
                 engine.prefetch(asked)  # disks are read while the model computes
@@ -47,3 +52,13 @@ class Pipeline:
             waiting = (batch, asked)
         if waiting is not None:
             yield waiting[0], self.embeddings(waiting[1])
+
+
+def _refuse_weights(asked: Asked) -> None:
+    """Weights of the next batch would be those of the model before this batch's update."""
+    if asked.weights and torch.is_grad_enabled():
+        raise UserError(
+            f"feature {next(iter(asked.weights))!r}: its weights want a gradient, and in a Pipeline "
+            "they would be a step behind the model that they come from: call the module with the "
+            "batch, without a Pipeline"
+        )

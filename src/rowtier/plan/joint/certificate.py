@@ -22,16 +22,16 @@ COVERS = "plans of every kind that bands can say, by time of a step"
 
 def certificate_of(least: Least, options: PlanOptions, cost: StepCost, bound: float) -> Certificate:
     """The certificate of a placement that costs this."""
-    constrained = options.constraints.decides
+    wanted = options.constraints
     return Certificate(
         view="step",
         objective=cost.step_s,
         bound=bound,
-        covers=f"{COVERS}, within the constraints" if constrained else COVERS,
+        covers=f"{COVERS}, within the constraints" if wanted.decides else COVERS,
         binding=_binding(least, options, cost),
         prices=tuple(_prices(least, cost)),
         rounds=tuple(_rounds(least, cost)),
-        proof=None if constrained else proof_of(least),
+        proof=None if wanted.decides_places else proof_of(least),
     )
 
 

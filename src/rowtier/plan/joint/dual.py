@@ -122,7 +122,7 @@ def _all_tables(
                 for kind in range(1, classes + 1):
                     one = min(one, paid[kind, bucket])
                 least += wide[bucket] * one
-        if needed[table, -1] > 0 and classes:
+        if least < best:  # some rows may go by sums
             at[:] = hint[table]  # where it was best at other prices: the sooner others can stop
             fresh = True
             while True:

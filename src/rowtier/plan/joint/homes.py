@@ -16,6 +16,7 @@ from itertools import product
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
@@ -102,15 +103,23 @@ def _memories(cluster: Cluster) -> Iterator[tuple[int, int, str]]:
         yield memory, kind, name
 
 
-def is_allowed(home: Home, table: Table, wanted: Constraints, cluster: Cluster) -> bool:
-    """Whether a table's pins leave it a home."""
-    pin = wanted.pin(table.name)
+def open_homes(
+    homes: Sequence[Home], table: Table, wanted: Constraints, cluster: Cluster
+) -> NDArray[np.bool_]:
+    """Which homes a table's pins leave it, and the weights of its lookups."""
+    pin, exchanges = wanted.pin(table.name), wanted.exchanges(table)
     alone = wanted.one_owner(table.name) and cluster.num_devices > 1
-    if alone and (home.kind or home.band.scope != cluster.top):
-        return False
-    if pin.tier is not None and (home.kind or home.band.tier != pin.tier):
-        return False  # a server's tier may have the same name
-    return pin.scope in (None, home.band.scope)
+
+    def is_open(home: Home) -> bool:
+        if alone and (home.kind or home.band.scope != cluster.top):
+            return False
+        if pin.tier is not None and (home.kind or home.band.tier != pin.tier):
+            return False  # a server's tier may have the same name
+        if home.level and home.band.exchange not in exchanges:
+            return False
+        return pin.scope in (None, home.band.scope)
+
+    return np.array([is_open(home) for home in homes])
 
 
 def phase_of(band: Band, kind: int, tree: Tree, training: bool) -> Phase:

@@ -388,7 +388,8 @@ class Planning:
         """A search with as many ways as it can go through."""
         for owners in OWNERS:
             ways = [self._ways(stats, start, least, owners) for stats in self.profile.stats]
-            search = Search(self.profile, self.cluster, self.cost, self.options.reserved, ways)
+            common = (self.profile, self.cluster, self.cost, self.options.constraints)
+            search = Search(*common, self.options.reserved, ways)
             if 2 * search.first_loads <= MOST_LOADS:
                 break
         return search

@@ -28,7 +28,7 @@ from rowtier.plan.joint.homes import (
     Phase,
     home_costs,
     homes_of,
-    is_allowed,
+    open_homes,
     phase_of,
     sum_costs,
     sums_class,
@@ -157,7 +157,7 @@ class Pricing:
     ) -> tuple[HomeCosts, Floats, float]:
         """Homes × buckets of a table, rows that are never looked up last; and `narrow_share`.
 
-        Homes that pins forbid take for ever. Without `cut`, all columns of a row lie together.
+        Homes that are not open take for ever. Without `cut`, all columns of a row lie together.
         """
         table, tree = stats.table, tree_of(self.cluster)
         costs, fine = self.costs(table)
@@ -167,11 +167,9 @@ class Pricing:
         if share < 1:
             lookup_s = self.cluster.work.lookup_s
             seconds = with_cut_columns(seconds, fine, share, basis, weights, lookup_s)
-        wanted, cluster = self.options.constraints, self.cluster
-        if not wanted.decides:
-            return costs, seconds, share
-        allowed = np.array([is_allowed(home, table, wanted, cluster) for home in costs.homes])
-        return costs, np.where(allowed[:, None], seconds, np.inf), share
+        allowed = open_homes(costs.homes, table, self.options.constraints, self.cluster)
+        seconds[~allowed] = np.inf
+        return costs, seconds, share
 
     def tables(self, weights: Floats, masses: Floats, *, cut: bool = True) -> FlatTables:
         """All tables, if kinds of holders count so much, with sums for some masses."""

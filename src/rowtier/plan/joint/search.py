@@ -23,6 +23,7 @@ from rowtier.cost.load import Load, chosen, stacked, total_load
 from rowtier.cost.memory import Reserve, pools
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
+from rowtier.plan.constraints import Constraints
 from rowtier.plan.joint.owners import Way
 from rowtier.plan.joint.space import MOST_CUTS, Placements, TableSpace, together
 from rowtier.profile.curve import Floats, Ints
@@ -65,6 +66,7 @@ class Search:
     profile: Profile
     cluster: Cluster
     cost: CostOptions
+    wanted: Constraints
     reserve: Reserve
     ways: Sequence[list[Way]]  # of each table: every home with every owner
 
@@ -136,10 +138,10 @@ class Search:
 
     @cached_property
     def _spaces(self) -> list[TableSpace]:
-        facts = zip(self.profile.stats, self.ways, strict=True)
+        common = (self.profile, self.cluster, self.cost, self.spent)
         return [
-            TableSpace(stats, ways, self.profile, self.cluster, self.cost, self.spent)
-            for stats, ways in facts
+            TableSpace(stats, ways, self.wanted.exchanges(stats.table), *common)
+            for stats, ways in zip(self.profile.stats, self.ways, strict=True)
         ]
 
     def _two(

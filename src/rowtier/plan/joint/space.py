@@ -25,6 +25,7 @@ from rowtier.cost.tree import tree_of
 from rowtier.plan.joint.owners import Way
 from rowtier.profile.curve import Ints
 from rowtier.profile.profile import Profile, TableStats
+from rowtier.tables import Exchange
 
 MOST_CUTS = 3  # places where a table is cut that may be moved
 _MORE_CUTS = 7  # of a table: these, and places where its heat changes
@@ -87,6 +88,7 @@ class TableSpace:
 
     stats: TableStats
     ways: list[Way]
+    exchanges: tuple[Exchange, ...]  # that are open to it
     profile: Profile
     cluster: Cluster
     cost: CostOptions
@@ -178,7 +180,6 @@ class TableSpace:
                     yield (*now[:at], other, *now[at + 1 :])
 
     def _sent_otherwise(self, band: Band) -> Iterator[Band]:
-        pooled = self.stats.table.pooling != "none"
         level, top = self.cluster.level_of(band.scope), len(self.cluster.levels)
         if level < top:
             yield band.model_copy(update={"sync": "sparse" if band.sync == "dense" else "dense"})
@@ -189,7 +190,7 @@ class TableSpace:
             ways = [("rows", False, False), ("rows", True, False)]
             ways += [("rows", True, True), ("sums", False, True)] * (level > 1)
             for exchange, coalesced, staged in [*ways, ("sums", False, False)]:
-                if pooled or exchange == "rows":
+                if exchange in self.exchanges:
                     sent = {"exchange": exchange, "coalesced": coalesced, "staged": staged}
                     yield band.model_copy(update=sent)
 

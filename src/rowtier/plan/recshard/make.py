@@ -173,7 +173,7 @@ class Problem:
 
     def certified(self, method: str, parts: list[Part], layout: Layout, bound: Bound) -> Plan:
         """The plan of a layout, its time computed anew from the bands."""
-        bands = bands_of(parts, layout, self.cluster)
+        bands = bands_of(parts, layout, self.cluster, self.options.constraints)
         plan = Plan.build(method, self.profile, self.cluster, bands)
         objective = float(recshard_time_s(plan).max())
         assert objective >= bound.seconds, f"{objective} beats {bound}"

@@ -12,6 +12,7 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
+from rowtier.plan.constraints import Constraints
 from rowtier.plan.recshard.heat import Item
 from rowtier.plan.recshard.layout import Layout, Slice
 from rowtier.plan.recshard.machine import tiers_by_speed
@@ -75,7 +76,7 @@ def heavy_rows_cut(part: Part, item: Item, cost: float, seconds: float) -> Itera
 
 
 def bands_of(
-    parts: Sequence[Part], layout: Layout, cluster: Cluster
+    parts: Sequence[Part], layout: Layout, cluster: Cluster, wanted: Constraints
 ) -> dict[str, tuple[Band, ...]]:
     """The bands of every table."""
     tiers = [tier.name for tier in tiers_by_speed(cluster)]
@@ -89,13 +90,14 @@ def bands_of(
         ways = int(layout.pieces.ways[item])
         home = owners[first[item] : first[item] + ways]
         cuts = layout.cuts[: len(tiers), item].tolist()
+        like = any_band.model_copy(update={"exchange": wanted.exchange(part.stats.table)})
         for start, stop in _runs(part, cuts, slices[item]):
             members = list(home)
             for entry in slices[item]:
                 if entry.start <= start and stop <= entry.stop:
                     members[entry.piece - first[item]] = entry.device
             tier = next(tier for tier, cut in zip(tiers, cuts, strict=True) if stop <= cut)
-            bands[part.stats.table.name].append(_band(part, start, stop, members, tier, any_band))
+            bands[part.stats.table.name].append(_band(part, start, stop, members, tier, like))
     return {name: tuple(listed) for name, listed in bands.items()}
 
 
@@ -115,6 +117,5 @@ def _band(part: Part, start: int, stop: int, members: list[int], tier: str, like
             "members": tuple(members),
             "offset": start % len(members),  # rank r of the part is dealt to member r mod ways
             "tier": tier,
-            "exchange": "rows" if part.stats.table.pooling == "none" else "sums",
         }
     )
