@@ -13,14 +13,15 @@ from pydantic import Field
 from rowtier.fields import BytesPerSecond, Seconds
 from rowtier.files import Noun
 
-# Optimizers that go through as many numbers as another, whose time is measured.
-_UPDATED_LIKE = {"momentum": "adagrad", "adamw": "adam"}
+# Optimizers that compute as much as another, whose time is measured, beside the bytes of their
+# state: momentum is no more than sums and products, adamw one product more than adam.
+_UPDATED_LIKE = {"momentum": "sgd", "adamw": "adam"}
 
 
 class UpdateWork(Noun):
     """Seconds of updating one row, beside what its bytes take in memory, by optimizer.
 
-    `momentum` takes what `adagrad` takes, `adamw` what `adam` takes.
+    `momentum` takes what `sgd` takes, `adamw` what `adam` takes.
     """
 
     sgd: Seconds = 0.0

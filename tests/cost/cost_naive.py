@@ -291,7 +291,7 @@ class Table:
             moved = weight * update * whole(stored, tier.granularity_bytes)
             walk.read[owner, here] += moved
             walk.written[owner, here] += moved
-            like = {"momentum": "adagrad", "adamw": "adam"}.get(table.optimizer, table.optimizer)
+            like = {"momentum": "sgd", "adamw": "adam"}.get(table.optimizer, table.optimizer)
             walk.does(owner, weight * update * getattr(walk.cluster.work.update, like))
             if copies:
                 sparse = band.sync == "sparse"

@@ -210,6 +210,7 @@ class NaiveStep:
         needed: bool,
     ) -> None:
         state = {"sgd": 0, "rowwise_adagrad": 4, "adagrad": 4 * width, "adam": 8 * width}
+        state |= {"momentum": 4 * width, "adamw": 8 * width}
         size = width * table.item_bytes
         tiers = self.cluster.tiers_of(owner)
         tier = next(t for t in tiers if t.name == band.tier)
@@ -225,7 +226,8 @@ class NaiveStep:
                 moved = whole(size + state[table.optimizer], tier.granularity_bytes)
                 self.read[owner, here] += moved
                 self.written[owner, here] += moved
-                self.work[owner] += getattr(self.cluster.work.update, table.optimizer)
+                like = {"momentum": "sgd", "adamw": "adam"}.get(table.optimizer, table.optimizer)
+                self.work[owner] += getattr(self.cluster.work.update, like)
         elif tier is not tiers[0] and needed:
             self.read[owner, here] += whole(size, tier.granularity_bytes)
 

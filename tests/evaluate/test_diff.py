@@ -90,8 +90,8 @@ def naive(old: Plan, new: Plan) -> dict[str, dict[object, int]]:
         }
         for (row, column), wanted in now.items():
             amount = table.item_bytes
-            if table.optimizer in ("adagrad", "adam"):
-                amount += {"adagrad": 4, "adam": 8}[table.optimizer]
+            beside = {"momentum": 4, "adagrad": 4, "adam": 8, "adamw": 8}
+            amount += beside.get(table.optimizer, 0)
             if table.optimizer == "rowwise_adagrad" and (row, column) in firsts:
                 amount += 4
             have = {n: t for n, t in was[row, column].items() if n in names}

@@ -225,7 +225,7 @@ def test_a_buffer_too_small_is_refused(tmp_path: Path) -> None:
         Disk(tmp_path, "4KiB")
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "rowwise_adagrad", "adam"])
 def test_a_checkpoint_moves_rows_and_state_between_disk_and_memory(
     optimizer: str, tmp_path: Path
 ) -> None:

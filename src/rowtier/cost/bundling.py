@@ -2,7 +2,8 @@
 
 Tables that are alike are laid one after the other (a *bundle*), and their bands that are placed
 alike become one *piece*. A table runs alone if its rows are passed on by gateways, if sums of it
-are added up in stages, if its columns lie apart, or if it is not pooled.
+are added up in stages, if its columns lie apart, or if it is not pooled. Optimizers of one kind
+are taken to have the same numbers: where they do not, the runtime keeps their tables apart.
 """
 
 from __future__ import annotations
