@@ -44,7 +44,8 @@ def time_aware(profile: Profile, cluster: Cluster) -> Plan:
     density = {s.table.name: read_per_sample(s) / s.table.stored_bytes for s in profile.stats}
     for stats in sorted(profile.stats, key=lambda s: -density[s.table.name]):
         by_time = [int(device) for device in np.argsort(busy, kind="stable")]
-        device, band = place_whole(stats.table, by_time, room, cluster)
+        sent = stats.table.exchanges[-1]
+        device, band = place_whole(stats.table, by_time, room, cluster, sent)
         busy[device] += read_per_sample(stats) * rate[band.tier]
         bands[stats.table.name] = (band,)
     return Plan.build("time-aware", profile, cluster, bands)

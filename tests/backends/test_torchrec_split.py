@@ -165,7 +165,7 @@ def test_cold_rows_of_learned_weights_are_refused() -> None:
         Band(start=9, stop=203, scope="cluster", tier="hbm"),
     )
     plan = Plan.build("hand", profile_of(wanted), machine(2, 2), {"t0": bands})
-    with pytest.raises(UserError, match="must see the rows.*ShardedEmbeddings"):
+    with pytest.raises(UserError, match=r"must see the rows.*ShardedEmbeddings"):
         rt.split(model_of(wanted).pooled, plan)
 
 

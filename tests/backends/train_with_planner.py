@@ -81,22 +81,23 @@ def batch(rank: int) -> torchrec.KeyedJaggedTensor:
     return torchrec.KeyedJaggedTensor.from_lengths_sync(keys, torch.cat(ids), lengths)
 
 
-def weighted_batch(rank: int) -> torchrec.KeyedJaggedTensor:
-    """Two ids a sample, with weights that want gradients."""
+def weighted_batch(rank: int) -> tuple[torchrec.KeyedJaggedTensor, torch.Tensor]:
+    """Two ids a sample, with weights that want gradients; DDP replaces those inside."""
     random = torch.Generator().manual_seed(100 + rank)
     ids = torch.randint(0, LEARNED.num_embeddings, (2 * BATCH,), generator=random)
     weights = torch.rand(2 * BATCH, generator=random, requires_grad=True)
     lengths = torch.full((BATCH,), 2)
-    return torchrec.KeyedJaggedTensor.from_lengths_sync([*LEARNED.features], ids, lengths, weights)
+    keys = list(LEARNED.features)
+    return torchrec.KeyedJaggedTensor.from_lengths_sync(keys, ids, lengths, weights), weights
 
 
 def main(folder: Path) -> None:
     dist.init_process_group("gloo")
     rank, cpu = dist.get_rank(), torch.device("cpu")
-    features, weighted, again = batch(rank), weighted_batch(rank), weighted_batch(rank)
+    features, (weighted, weights) = batch(rank), weighted_batch(rank)
     loss = Model(cpu)(features, weighted)
     loss.backward()
-    alone = {"loss": float(loss), "of_weights": weighted.weights().grad}
+    alone = {"loss": float(loss), "of_weights": weights.grad}
     model = Model(torch.device("meta"))
     model.dense = Model(cpu).dense
     sharders = [
@@ -106,12 +107,13 @@ def main(folder: Path) -> None:
     planner = rt.RowtierPlanner(statistics(ALL), machine(1, 2, fast="ram"))
     plan = planner.collective_plan(model, sharders, dist.GroupMember.WORLD)
     sharded = DistributedModelParallel(model, device=cpu, plan=plan, sharders=sharders)
-    losses, of_weights = [], None
+    losses, of_weights = [], []
     for _ in range(2):
-        loss = sharded(features, again)
+        weighted, weights = weighted_batch(rank)
+        loss = sharded(features, weighted)
         loss.backward()
         losses.append(float(loss))
-        of_weights = again.weights().grad.clone() if of_weights is None else of_weights
+        of_weights.append(weights.grad)
     kinds = {
         name: (s.sharding_type, s.compute_kernel)
         for part in plan.plan.values()

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -15,14 +16,14 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 from cases import Case, check, cluster_of, drawn_plans
 from strategies import counted
 
-from rowtier import Constraints, Plan, PlanOptions, Profile, Table, make_plan
-from rowtier.torch import SGD, ShardedEmbeddings
+from rowtier import Constraints, Plan, PlanOptions, Profile, Table, UserError, make_plan
+from rowtier.torch import ShardedEmbeddings
 
 MANY = int(os.environ.get("ROWTIER_DRAWN_PLANS", "1"))
 METHODS = ["joint", "row-wise", "row-wise-coalesced", "table-wise", "recshard", "flexshard", "sca"]
 
 
-@settings(max_examples=40 * MANY, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15 * MANY, deadline=None, suppress_health_check=list(HealthCheck))
 @given(drawn_plans(learned=True), st.integers(0, 2**32))
 def test_learned_weights_get_the_gradients_of_one_process(
     workers: Any, plan: Plan, seed: int
@@ -77,34 +78,23 @@ def test_plans_of_every_kind_train_learned_weights(workers: Any, method: str) ->
 
 
 def test_what_the_refusal_of_sums_says_to_do_helps() -> None:
-    profile = profile_of("given")
-    cluster = cluster_of((1,))
-    batch = {
-        "other_f": (torch.tensor([1]), torch.tensor([1])),
-        "wide_f": (torch.tensor([1]), torch.tensor([1])),
-        "history_f": (torch.tensor([1]), torch.tensor([1])),
-        "mine_f": (torch.tensor([1, 9]), torch.tensor([2]), torch.ones(2, requires_grad=True)),
-    }
-    plan = make_plan(profile, cluster, "row-wise")
-    with pytest.raises(ValueError, match="exchange sums") as caught:
-        ShardedEmbeddings(plan, SGD(0.1))(batch)
+    profile, cluster = profile_of("given"), cluster_of((1,))
+    one = (torch.tensor([1]), torch.tensor([1]))
+    weights = torch.ones(2, requires_grad=True)
+    batch = {"other_f": one, "wide_f": one, "history_f": one}
+    batch["mine_f"] = (torch.tensor([1, 9]), torch.tensor([2]), weights)
+    with pytest.raises(UserError, match="exchange sums") as caught:
+        ShardedEmbeddings(make_plan(profile, cluster, "row-wise"))(batch)
     said = str(caught.value)
     assert "`weights: learned`" in said
     pin = said[said.index("`tables: ") :].strip("`")
     assert pin == "tables: {mine: {exchange: rows}}"
-    import yaml
-
-    wanted = PlanOptions(constraints=Constraints.model_validate(yaml.safe_load(pin)))
-    for other in (
-        make_plan(profile, cluster, "row-wise", wanted),
+    options = PlanOptions(constraints=Constraints.model_validate(yaml.safe_load(pin)))
+    for plan in (
+        make_plan(profile, cluster, "row-wise", options),
         make_plan(profile_of("learned"), cluster, "row-wise"),
     ):
-        found = ShardedEmbeddings(other, [*_optimizers(other)])(batch)
-        found["mine_f"].sum().backward()
-        assert batch["mine_f"][2].grad.any()
-
-
-def _optimizers(plan: Plan) -> list[Any]:
-    from jobs import OPTIMIZERS
-
-    return [OPTIMIZERS[kind](lr=0.1) for kind in {table.optimizer for table, _ in plan}]
+        weights.grad = None
+        ShardedEmbeddings(plan)(batch)["mine_f"].sum().backward()
+        assert weights.grad is not None
+        assert weights.grad.all()

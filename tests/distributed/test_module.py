@@ -162,7 +162,7 @@ def test_weights_of_lookups_have_gradients_for_rows_and_are_refused_for_sums() -
 def test_a_pipeline_refuses_weights_that_want_a_gradient() -> None:
     weights = torch.tensor([0.5, 2.0], requires_grad=True)
     batch = {"f": (torch.tensor([1, 9]), torch.tensor([2]), weights)}
-    with pytest.raises(UserError, match="'f': its weights want a gradient.*call the module"):
+    with pytest.raises(UserError, match=r"'f': its weights want a gradient.*call the module"):
         list(Pipeline(ShardedEmbeddings(plan_of()), [batch]))
     detached = {"f": (torch.tensor([1, 9]), torch.tensor([2]), weights.detach())}
     assert len(list(Pipeline(ShardedEmbeddings(plan_of()), [detached]))) == 1

@@ -2,13 +2,14 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from cli.run import run
-from cost.cost_cases import rich_bands, rich_clusters, rich_profiles
+from cost.cost_cases import rich_clusters, rich_profiles
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import counted
@@ -18,7 +19,6 @@ from rowtier import (
     Band,
     Cluster,
     Constraints,
-    InfeasibleError,
     InvalidError,
     Plan,
     PlanOptions,
@@ -27,10 +27,8 @@ from rowtier import (
     UserError,
     make_plan,
 )
-from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.plan.check import find_mistakes
-from rowtier.plan.joint.bound import least_of
 from rowtier.plan.prove import proved_s
 from rowtier.plan.verify import verify
 
@@ -54,15 +52,12 @@ def sent(plan: Plan, table: str) -> set[str]:
     return {band.exchange for band in plan.bands[table] if band.scope != "device"}
 
 
-def four(fast: int = 20_000, slow: int = 60_000, **more: Any) -> Cluster:
-    """Two nodes of two."""
+def two(fast: int = 2_000, slow: int = 26_000, **more: Any) -> Cluster:
+    """Two devices that together have room for all rows, and not for copies of them."""
     return Cluster.model_validate(
         {
-            "name": "four",
-            "levels": [
-                {"name": "node", "size": 2, "bandwidth": 1e10, "latency": 1e-6},
-                {"name": "cluster", "size": 2, "bandwidth": 1e9, "latency": 1e-5},
-            ],
+            "name": "two",
+            "levels": [{"name": "node", "size": 2, "bandwidth": 1e9, "latency": 1e-5}],
             "device": {
                 "tiers": [
                     {"name": "hbm", "capacity": fast, "bandwidth": 1e11},
@@ -77,17 +72,18 @@ def four(fast: int = 20_000, slow: int = 60_000, **more: Any) -> Cluster:
 SERVERS = [
     {
         "name": "ps",
-        "level": "cluster",
+        "level": "node",
         "tiers": [{"name": "ram", "capacity": 10**6, "bandwidth": 1e9}],
     }
 ]
 
 
-def lists(ids: int = 20, batch: int = 64, rows: int = 300) -> Profile:
-    """Two pooled tables with lists of many ids, which sums make small, and a sequence."""
-    random, stats = np.random.default_rng(7), []
+def lists(rows: int = 200, ids: int = 40, batch: int = 4) -> Profile:
+    """Two pooled tables with lists of so many ids, and a sequence."""
+    stats = []
     for index in range(3):
-        heat = random.permutation(np.maximum(1, 5e3 / np.arange(1, rows + 1))).astype(np.int64)
+        random = np.random.default_rng(index)
+        heat = random.permutation(5000 // np.arange(10, rows + 10))
         table = Table(
             name=f"t{index}",
             num_embeddings=rows,
@@ -107,7 +103,7 @@ def pinned(**exchanges: str) -> PlanOptions:
 
 
 @given(st.data(), rich_clusters(), rich_profiles())
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=24, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_method_sends_sums_of_tables_with_learned_weights(
     data: st.DataObject, cluster: Cluster, profile: Profile
 ) -> None:
@@ -121,41 +117,9 @@ def test_no_method_sends_sums_of_tables_with_learned_weights(
         assert verify(plan).holds
 
 
-@given(st.data(), rich_clusters(), rich_profiles())
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
-def test_joint_keeps_the_exchange_and_its_bound_is_one_for_all_plans_that_do(
-    data: st.DataObject, cluster: Cluster, profile: Profile
-) -> None:
-    for name in [s.table.name for s in profile.stats if s.table.pooling != "none"]:
-        if data.draw(st.booleans()):
-            profile = learned(profile, name)
-    words = {
-        stats.table.name: data.draw(st.sampled_from(stats.table.exchanges))
-        for stats in profile.stats
-        if data.draw(st.booleans())
-    }
-    dense_s = data.draw(st.sampled_from([0.0, 1e-5]))
-    options = pinned(**words).model_copy(update={"dense_s": dense_s})
-    plan = make_plan(profile, cluster, "joint", options)
-    for stats in profile.stats:
-        accepted = {words.get(stats.table.name)} - {None} or set(stats.table.exchanges)
-        assert sent(plan, stats.table.name) <= accepted
-    verdict = verify(plan)
-    assert verdict.holds, verdict.mistakes
-    assert plan.certificate is not None
-    assert verdict.proved == pytest.approx(max(0.0, plan.certificate.bound), rel=1e-2, abs=1e-9)
-    for _ in range(6):
-        bands = {s.table.name: data.draw(rich_bands(s.table, cluster)) for s in profile.stats}
-        for name, word in words.items():
-            bands[name] = tuple(b.model_copy(update={"exchange": word}) for b in bands[name])
-        cost = step_cost(bands, profile, cluster, options=CostOptions(dense_s=dense_s))
-        assert plan.certificate.bound <= cost.step_s * (1 + 1e-9)
-
-
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("servers", [False, True])
-def test_pins_of_the_exchange_are_kept_or_refused_by_name(method: str, servers: bool) -> None:
-    profile, cluster = lists(), four(**({"servers": SERVERS} if servers else {}))
+def test_pins_of_the_exchange_are_kept_or_refused_by_name(method: str) -> None:
+    profile, cluster = lists(), two(servers=SERVERS)
     options = pinned(t0="rows", t1="sums")
     if method in FETCH:
         said = rf"{method} takes no such constraint .*tables\.t1\.exchange.*plan with joint"
@@ -168,10 +132,15 @@ def test_pins_of_the_exchange_are_kept_or_refused_by_name(method: str, servers: 
     assert verify(plan).holds
 
 
+@cache
+def planned(kind: str) -> Plan:
+    """A plan of joint in which the first table goes by rows: `free` to, by `pin`, or `learned`."""
+    profile = learned(lists(), "t0") if kind == "learned" else lists()
+    return make_plan(profile, two(), "joint", pinned(**({"t0": "rows"} if kind == "pin" else {})))
+
+
 def test_learned_weights_do_what_the_pin_does() -> None:
-    cluster = four()
-    free, by_pin = (make_plan(lists(), cluster, options=o) for o in (pinned(), pinned(t0="rows")))
-    by_table = make_plan(learned(lists(), "t0"), cluster)
+    free, by_pin, by_table = planned("free"), planned("pin"), planned("learned")
     assert sent(free, "t0") == {"sums"}, "or the pin would take nothing away"
     assert by_table.bands == by_pin.bands
     bounds = []
@@ -184,18 +153,25 @@ def test_learned_weights_do_what_the_pin_does() -> None:
 
 
 def test_a_bound_of_a_pin_is_not_claimed_for_plans_without_it() -> None:
-    plan = make_plan(lists(), four(), options=pinned(t0="rows"))
+    plan = planned("pin")
     assert not verify(replace(plan, constraints=None)).holds
     assert plan.certificate is not None
     assert plan.certificate.covers.endswith("within the constraints")
 
 
-@pytest.mark.parametrize("more", [{"device": 3}, {"tier": "hbm"}, {"scope": "node"}])
-@pytest.mark.parametrize("word", ["rows", "sums"])
+@pytest.mark.parametrize(
+    ("word", "more"),
+    [
+        ("rows", {"device": 1}),
+        ("sums", {"device": 1}),
+        ("rows", {"tier": "dram"}),
+        ("sums", {"scope": "node"}),
+    ],
+)
 def test_the_exchange_is_kept_beside_other_pins(word: str, more: dict[str, Any]) -> None:
     pins = {"t0": {"exchange": word, **more}, "t1": {"exchange": word, "never_split": True}}
     options = PlanOptions(constraints=Constraints.model_validate({"tables": pins}))
-    plan = make_plan(lists(), four(), "joint", options)
+    plan = make_plan(lists(), two(), "joint", options)
     assert sent(plan, "t0") == sent(plan, "t1") == {word}
     verdict = verify(plan)
     assert verdict.holds
@@ -206,7 +182,7 @@ def test_a_table_that_nobody_looks_up_may_be_pinned_to_sums_and_lie_once() -> No
     table = Table(name="idle", num_embeddings=500, embedding_dim=16, features=("g",))
     idle = counted(table, np.zeros(500, dtype=np.int64))
     profile = Profile(64, (*lists().stats[:1], idle))
-    cluster = four(fast=16_000, slow=10_000)  # no room for a copy of it on every device
+    cluster = two(fast=16_000, slow=10_000)  # no room for a copy of it on every device
     free, kept = (make_plan(profile, cluster, options=o) for o in (pinned(), pinned(idle="sums")))
     assert sent(kept, "idle") == {"sums"}
     assert free.certificate is not None
@@ -217,7 +193,7 @@ def test_a_table_that_nobody_looks_up_may_be_pinned_to_sums_and_lie_once() -> No
 
 def test_rows_that_fit_nowhere_else_are_packed_by_the_exchange_that_is_left() -> None:
     stored = sum(s.table.stored_bytes for s in lists().stats)
-    tight = four(fast=64 * 25, slow=-(-stored // 4) - 64 * 20)
+    tight = two(fast=64 * 25, slow=stored // 2 - 64 * 20)
     plan = make_plan(lists(), tight, "joint", pinned(t0="sums", t1="sums"))
     assert sent(plan, "t0") == sent(plan, "t1") == {"sums"}
     assert verify(plan).holds
@@ -226,7 +202,7 @@ def test_rows_that_fit_nowhere_else_are_packed_by_the_exchange_that_is_left() ->
 def test_mistakes_about_the_exchange_are_named() -> None:
     profile = learned(lists(), "t0")
     with pytest.raises(InvalidError) as caught:
-        make_plan(profile, four(), "joint", pinned(t0="sums", t2="sums"))
+        make_plan(profile, two(), "joint", pinned(t0="sums", t2="sums"))
     said = str(caught.value)
     assert "tables.t0.exchange: 'sums': the weights of its lookups are learned" in said
     assert "tables.t2.exchange: 'sums': the table is not pooled; accepted: rows" in said
@@ -237,13 +213,13 @@ def test_mistakes_about_the_exchange_are_named() -> None:
 
 
 def test_a_plan_with_sums_of_learned_weights_is_no_valid_plan(tmp_path: Path) -> None:
-    plan = make_plan(lists(), four(), "row-wise")
+    plan = make_plan(lists(), two(), "row-wise")
     broken = replace(plan, profile=learned(plan.profile, "t0"))
     said = [str(mistake) for mistake in find_mistakes(broken)]
     assert len(said) == len(plan.bands["t0"])
     assert "tables.t0[0].exchange: 'sums': the weights of its lookups are learned" in said[0]
     assert not verify(broken).holds
-    make_plan(learned(lists(), "t0"), four(), "row-wise").save(tmp_path / "plan")
+    make_plan(learned(lists(), "t0"), two(), "row-wise").save(tmp_path / "plan")
     data = json.loads((tmp_path / "plan/plan.json").read_text())
     data.pop("fingerprint")
     data["tables"]["t0"][0]["exchange"] = "sums"
@@ -253,29 +229,9 @@ def test_a_plan_with_sums_of_learned_weights_is_no_valid_plan(tmp_path: Path) ->
     assert "weights of its lookups are learned" in error
 
 
-def test_search_and_alternatives_stay_with_the_exchange() -> None:
-    profile = learned(lists(rows=12), "t0")
-    cluster = four(fast=1_500, slow=1_500)
-    plan = make_plan(profile, cluster)
-    assert sent(plan, "t0") <= {"rows"}
-    least = least_of(profile, cluster, PlanOptions(), CostOptions())
-    assert plan.certificate is not None
-    assert plan.certificate.bound == pytest.approx(least.seconds)
-
-
-def test_links_that_only_sums_keep_within_their_limit_are_said_to_be_too_narrow() -> None:
-    profile, cluster = lists(ids=40, batch=8), four(fast=9_000, slow=9_000)
-    limit = {"links": {"cluster": 9_000}}
-    wanted = Constraints.model_validate(limit)
-    assert verify(make_plan(profile, cluster, options=PlanOptions(constraints=wanted))).holds
-    rows = Constraints.model_validate({**limit, "tables": {"t0": {"exchange": "rows"}}})
-    with pytest.raises(InfeasibleError, match=r"links\.cluster allows"):
-        make_plan(profile, cluster, options=PlanOptions(constraints=rows))
-
-
 def test_the_command_line_keeps_to_pins_and_to_learned_weights(tmp_path: Path) -> None:
     learned(lists(), "t0").save(tmp_path / "profile")
-    four().save(tmp_path / "cluster.yaml")
+    two().save(tmp_path / "cluster.yaml")
     files = ["--profile", f"{tmp_path}/profile", "--cluster", f"{tmp_path}/cluster.yaml"]
     pins = tmp_path / "pins.yaml"
     pins.write_text("tables: {t1: {exchange: rows}}\n")
@@ -287,10 +243,11 @@ def test_the_command_line_keeps_to_pins_and_to_learned_weights(tmp_path: Path) -
     assert loaded.profile["t0"].table.weights == "learned"
     code, out, _ = run("verify", f"{tmp_path}/plan")
     assert code == 0
-    assert "t0" in (said := run("explain", f"{tmp_path}/plan", "--table", "t0")[1])
+    assert "the bound was recomputed" in out
+    assert "t0" in (said := run("explain", f"{tmp_path}/plan", "t0")[1])
     assert "rows travel, never sums: the weights of its lookups are learned" in said
     assert "partial sums travel" not in said
-    assert "exchange rows" in run("explain", f"{tmp_path}/plan", "--table", "t1")[1]
+    assert "exchange rows" in run("explain", f"{tmp_path}/plan", "t1")[1]
     for text, names in (
         ("tables: {t0: {exchange: sums}}\n", "weights of its lookups are learned"),
         ("tables: {t1: {exchange: row}}\n", "'row'"),
@@ -303,14 +260,19 @@ def test_the_command_line_keeps_to_pins_and_to_learned_weights(tmp_path: Path) -
     code, _, error = run(*plan, "--method", "sca")
     assert code == 2
     assert "sca takes no such constraint" in error
-    pins.write_text("tables: {t1: {exchange: rows}}\nlinks: {cluster: 1KB}\n")
+    pins.write_text("tables: {t1: {exchange: rows}}\nlinks: {node: 10KB}\n")
     code, _, error = run(*plan)
     assert code == 3
-    assert "links.cluster" in error
+    assert "links.node" in error
+    assert "or drop tables.t1.exchange" in " ".join(error.split())
+    free = planned("free")
+    limit = Constraints.model_validate({"links": {"node": 10_000}})
+    cost = step_cost(free.bands, free.profile, free.cluster)
+    assert not list(limit.violations(free.bands, cost)), "sums are within it"
 
 
 def test_bands_on_every_device_are_open_to_any_pin() -> None:
-    bands = {"t0": (Band(start=0, stop=300, scope="device", tier="hbm"),)}
+    bands = {"t0": (Band(start=0, stop=200, scope="device", tier="hbm"),)}
     profile = replace(lists(), stats=lists().stats[:1])
     wanted = pinned(t0="sums").constraints
-    assert not list(wanted.violations(bands, step_cost(bands, profile, four())))
+    assert not list(wanted.violations(bands, step_cost(bands, profile, two())))

@@ -23,6 +23,7 @@ from rowtier.plan.options import PlanOptions
 from rowtier.plan.verify import verify
 
 PARTS, INSTANCES = 8, 25  # 200 problems
+ANYTHING = Constraints()
 
 
 def _profile(rng: np.random.Generator, learned: bool = False) -> Profile:
@@ -134,7 +135,7 @@ def _placements(stats: TableStats, profile: Profile, cluster: Cluster, wanted: C
 
 def _least_s(
     profile: Profile, cluster: Cluster, options: CostOptions = DEFAULTS,
-    wanted: Constraints = Constraints(),
+    wanted: Constraints = ANYTHING,
 ) -> float:  # fmt: skip
     """The best of all placements, one table's against all of the other's."""
     first, second = (_placements(stats, profile, cluster, wanted) for stats in profile.stats)
@@ -173,7 +174,7 @@ def test_joint_is_the_best_of_all_placements_of_nearly_every_tiny_problem(part: 
 
 
 def test_joint_is_the_best_of_all_placements_that_keep_to_the_exchange() -> None:
-    optimal, count = 0, 24
+    optimal, count = 0, 12
     for seed in range(count):
         rng = np.random.default_rng(2000 + seed)
         profile = _profile(rng, learned=True)

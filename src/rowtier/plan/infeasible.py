@@ -127,12 +127,14 @@ class _Case:
             yield from self._short("any one device", tables, most, kind)
 
     def _links(self, nearest: StepCost) -> Iterator[str]:
+        pins = [f"tables.{n}.exchange" for n, pin in self.wanted.tables.items() if pin.exchange]
         for name, factor in sorted(self.wanted.excess(nearest).items(), key=lambda e: -e[1]):
             most = self.wanted.links[name]
             yield (
                 f"links.{name} allows {show_bytes(most)} a step, and the least that was found is "
                 f"{show_bytes(most * factor)}: {show_bytes(most * (factor - 1))} is missing; raise "
                 f"the limit to {ask_bytes(most * factor)}, or profile with a smaller batch_size"
+                f"{self._or_drop(pins[:3])}"
             )
 
     def _short(

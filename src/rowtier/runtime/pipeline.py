@@ -58,7 +58,7 @@ def _refuse_weights(asked: Asked) -> None:
     """Weights of the next batch would be those of the model before this batch's update."""
     if asked.weights and torch.is_grad_enabled():
         raise UserError(
-            f"feature {next(iter(asked.weights))!r}: its weights want a gradient, and in a Pipeline "
-            "they would be a step behind the model that they come from: call the module with the "
-            "batch, without a Pipeline"
+            f"feature {next(iter(asked.weights))!r}: its weights want a gradient, and in a "
+            "Pipeline they would be a step behind the model that they come from: call the module "
+            "with the batch, without a Pipeline"
         )

@@ -157,7 +157,8 @@ class _OneTable:
         sums = rows.bags.sums(mass / runs[:, None])  # of each run, by cutting and count
         members_sums = rows.bags.sums(mass / (runs * members)[:, None])
         facts = (rows.menu.stats, setting.profile, setting.cluster, setting.cost)
-        work_s = sums_work_seconds(*facts, np.ones(1))[0] / rows.bags.sums(np.ones(1))[0]
+        every = rows.bags.sums(np.ones(1))[0]  # none of a table that nobody looks up
+        work_s = sums_work_seconds(*facts, np.ones(1))[0] / every if every else 0.0
         own_s, staged_s = setting.link_s * rows.sum_bytes, setting.staged_s * rows.sum_bytes
         direct = members[:, None] == 1
         inside_s = np.where(direct, 0.0, staged_s[0] * (runs * members)[:, None] * members_sums)
