@@ -97,8 +97,8 @@ def sharded(bags: Any, plan: rowtier.Plan, pipeline: str) -> list[float]:
     model = DistributedModelParallel(model_of(ours), device=CPU, plan=ShardingPlan({}))
     both = CombinedOptimizer([model.fused_optimizer, dense_optimizer(model)])
     if pipeline == "PT2":
-        never = TorchCompileConfig(compile_on_iter=-1)
-        train: Any = TrainPipelinePT2(model, both, CPU, never)
+        compiled = TorchCompileConfig(compile_on_iter=0, backend="aot_eager")
+        train: Any = TrainPipelinePT2(model, both, CPU, compiled)
     else:
         train = TrainPipelineSparseDist(model, both, CPU)
     batches = iter([batch_of(step, [dist.get_rank()]) for step in range(STEPS)])
