@@ -155,8 +155,10 @@ def _time_after(state: Balance, device: int, plus: Floats, minus: Floats, limit:
 def _hand_over(state: Balance, item: int, to: int) -> None:
     giver = state.owner[item]
     state.owner[item] = to
-    state.load[giver] -= state.vectors[item]
-    state.load[to] += state.vectors[item]
+    for boundary in range(state.load.shape[1]):
+        for g in range(state.load.shape[2]):
+            state.load[giver, boundary, g] -= state.vectors[item, boundary, g]
+            state.load[to, boundary, g] += state.vectors[item, boundary, g]
     state.used[giver] -= state.held[item]
     state.used[to] += state.held[item]
     for device in (giver, to):

@@ -90,7 +90,7 @@ def needs_of(heat: Heat, pieces: Pieces, cuts: Ints, costs: Floats) -> tuple[Flo
     held = np.zeros((len(pieces.item), len(costs)), dtype=np.int64)
     for piece in range(len(pieces.item)):
         item, residue = pieces.item[piece], pieces.residue[piece]
-        ways, before = pieces.ways[item], 0
+        ways, before = pieces.ways[item], np.int64(0)
         for tier in range(len(costs)):
             stop = cuts[tier, item]
             if stop > before:

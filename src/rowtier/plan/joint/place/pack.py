@@ -106,7 +106,7 @@ def _deal(
         rise = _rises(pieces, groups, space, state, group, place, scale, height, node)
         for at in range(node):
             add(state, place * node + at, groups.node[group], 1.0)
-        ranked = np.argsort(rise[:node])
+        ranked = _order(rise, node)
         for at in range(size):
             to = place * node + ranked[at]
             if not fits(space, state, to, pieces.need[first + at]):
@@ -148,10 +148,26 @@ def _best_node(
         if in_node(groups, state, group, place, node):
             continue
         rise = _rises(pieces, groups, space, state, group, place, scale, height, node)
-        total = rise[node] + np.sum(np.sort(rise[:node])[: groups.size[group]])
+        order, total = _order(rise, node), 0.0
+        for at in range(groups.size[group]):
+            total += rise[order[at]]
+        total += rise[node]
         if total < best:
             best, to = total, place
     return to
+
+
+@compiled
+def _order(values: Floats, count: int) -> Ints:
+    """The first `count` values from the least to the largest; equal ones as they were."""
+    order = np.empty(count, np.int64)
+    for value in range(count):
+        at = value
+        while at > 0 and values[value] < values[order[at - 1]]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = value
+    return order
 
 
 @compiled
