@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rowtier.jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.plan.joint.problem import FlatTables
 from rowtier.profile.curve import Floats, Ints
 
@@ -173,7 +173,7 @@ def _all_tables(
     return total, shelf, used
 
 
-@compiled
+@inner
 def _box(
     sends: Ints, flat_s: Floats, more_s: Floats, needed: Floats, masses: Floats, cuts: Ints,
     at: Ints, rise: Floats,
@@ -203,7 +203,7 @@ def _box(
     return start
 
 
-@compiled
+@inner
 def _chosen(
     paid: Floats, rise: Floats, widths: Floats, mass: Floats, mixed: bool, start: float,
     enough: float,

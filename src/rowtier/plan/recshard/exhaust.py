@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled
 from rowtier.plan.recshard.fill import fill_devices, items_of, least_time, longest_of
 from rowtier.plan.recshard.heat import Floats, Heat, Ints
 from rowtier.plan.recshard.machine import Machine

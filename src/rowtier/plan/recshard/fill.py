@@ -6,14 +6,14 @@ from typing import cast
 
 import numpy as np
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.plan.recshard.heat import Floats, Heat, Ints, bucket_of, read_until, rows_hotter
 
 # Not Python's int: to numba each constant of that is a type, with machine code of its own.
 NO_LIMIT = cast(int, np.int64(2**62))
 
 
-@compiled
+@inner
 def items_of(owner: Ints, device: int) -> Ints:
     """The items of a device, rising."""
     found, count = np.empty(len(owner), dtype=np.int64), 0
@@ -24,7 +24,7 @@ def items_of(owner: Ints, device: int) -> Ints:
     return found[:count]
 
 
-@compiled
+@inner
 def longest_of(times: Floats) -> float:
     """The longest of some times."""
     longest = times[0]
@@ -33,7 +33,7 @@ def longest_of(times: Floats) -> float:
     return float(longest)
 
 
-@compiled
+@inner
 def water_level(heat: Heat, items: Ints, placed: Ints, room: int, most: int) -> float:
     """The least price at which all rows that are hotter fit into `room` bytes.
 
@@ -63,7 +63,7 @@ def water_level(heat: Heat, items: Ints, placed: Ints, room: int, most: int) -> 
             low = middle
 
 
-@compiled
+@inner
 def _demand(heat: Heat, items: Ints, placed: Ints, price: float, most: int) -> float:
     total = 0.0
     for item in items:
@@ -73,7 +73,7 @@ def _demand(heat: Heat, items: Ints, placed: Ints, price: float, most: int) -> f
     return total
 
 
-@compiled
+@inner
 def saving(heat: Heat, item: int, price: float, most: int) -> float:
     """ψ: bytes read of the rows that are worth a price per byte, less what they cost."""
     taken = float(rows_hotter(heat, item, price))
@@ -113,7 +113,7 @@ def fill(heat: Heat, items: Ints, placed: Ints, room: int) -> int:
                     best, hottest = item, density
         if best < 0:
             return room
-        stop = heat.stops[bucket_of(heat, best, placed[best])]
+        stop = heat.stops[bucket_of(heat, int(best), placed[best])]
         rows = min(stop - placed[best], room // heat.row_bytes[best])
         placed[best] += rows
         room -= rows * heat.row_bytes[best]

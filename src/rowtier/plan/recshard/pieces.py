@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled
 from rowtier.plan.recshard.heat import Floats, Heat, Ints, bucket_of
 from rowtier.plan.recshard.machine import Machine
 
@@ -94,9 +94,9 @@ def needs_of(heat: Heat, pieces: Pieces, cuts: Ints, costs: Floats) -> tuple[Flo
         for tier in range(len(costs)):
             stop = cuts[tier, item]
             if stop > before:
-                read = read_between(heat, item, ways, residue, before, stop)
+                read = read_between(heat, item, ways, residue, int(before), stop)
                 seconds[piece] += read * costs[tier]
-                rows = rows_between(ways, residue, before, stop)
+                rows = rows_between(ways, residue, int(before), stop)
                 held[piece, tier] = rows * heat.row_bytes[item]
                 before = stop
     return seconds, held

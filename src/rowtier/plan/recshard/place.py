@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled
 from rowtier.plan.recshard.heat import Floats, Ints
 
 
