@@ -108,8 +108,10 @@ def group(ranks: Ints, size: int) -> tuple[Ints, Ints]:
 @compiled
 def spots(starts: Ints, counts: Ints) -> Ints:
     """The rows of each rank, one after the other from the rank's start."""
-    found = np.empty(counts.sum(), dtype=np.int64)
-    i = 0
+    total, i = np.int64(0), 0
+    for count in counts:
+        total += count
+    found = np.empty(total, dtype=np.int64)
     for rank in range(len(counts)):
         for k in range(counts[rank]):
             found[i] = starts[rank] + k

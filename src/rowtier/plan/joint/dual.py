@@ -25,7 +25,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rowtier.jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.plan.joint.problem import FlatTables
 from rowtier.profile.curve import Floats, Ints
 
@@ -123,7 +123,8 @@ def _all_tables(
                     one = min(one, paid[kind, bucket])
                 least += wide[bucket] * one
         if least < best:  # some rows may go by sums
-            at[:] = hint[table]  # where it was best at other prices: the sooner others can stop
+            for dim in range(dims):  # where it was best at other prices: the sooner others can stop
+                at[dim] = hint[table, dim]
             fresh = True
             while True:
                 start = _box(
@@ -137,7 +138,8 @@ def _all_tables(
                         value = _chosen(paid, rise, wide, heat, both == 0, more, best)
                         if value < best:
                             best, mixed, found = value, both == 0, True
-                            best_at[:] = at
+                            for dim in range(dims):
+                                best_at[dim] = at[dim]
                 if fresh:
                     fresh = False
                     at[:] = 0
@@ -153,7 +155,8 @@ def _all_tables(
                     break
         total += best
         if found:
-            hint[table] = best_at
+            for dim in range(dims):
+                hint[table, dim] = best_at[dim]
             _box(sends, flat_s[table], more_s[table], needed[table], masses, cuts, best_at, rise)
         for bucket in range(count):
             kind, one = 0, paid[0, bucket]
@@ -170,7 +173,7 @@ def _all_tables(
     return total, shelf, used
 
 
-@compiled
+@inner
 def _box(
     sends: Ints, flat_s: Floats, more_s: Floats, needed: Floats, masses: Floats, cuts: Ints,
     at: Ints, rise: Floats,
@@ -200,7 +203,7 @@ def _box(
     return start
 
 
-@compiled
+@inner
 def _chosen(
     paid: Floats, rise: Floats, widths: Floats, mass: Floats, mixed: bool, start: float,
     enough: float,

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.plan.recshard.fill import NO_LIMIT, saving
 from rowtier.plan.recshard.heat import Floats, Heat, Ints
 from rowtier.plan.recshard.machine import Machine
@@ -84,7 +84,7 @@ def improve(state: Balance, steps: int) -> None:
             _hand_over(state, take, slowest)
 
 
-@compiled
+@inner
 def _best_exchange(state: Balance, slowest: int) -> tuple[int, int, int]:
     """What a device should give, what it takes for it (or −1 for nothing), and whose that is."""
     count, devices = len(state.owner), len(state.time)
@@ -117,7 +117,7 @@ def _best_exchange(state: Balance, slowest: int) -> tuple[int, int, int]:
     return give, take, to
 
 
-@compiled
+@inner
 def _at_peak(state: Balance, item: int, device: int) -> float:
     total = 0.0
     for boundary in range(state.load.shape[1]):
@@ -125,7 +125,7 @@ def _at_peak(state: Balance, item: int, device: int) -> float:
     return total
 
 
-@compiled
+@inner
 def _fits(state: Balance, item: int, other: int, device: int) -> bool:
     """Whether bytes allow an item to go to a device in exchange for another (or nothing)."""
     more = state.held[item] - (state.held[other] if other >= 0 else 0)
@@ -133,7 +133,7 @@ def _fits(state: Balance, item: int, other: int, device: int) -> bool:
     return bool(most <= state.room)
 
 
-@compiled
+@inner
 def _time_after(state: Balance, device: int, plus: Floats, minus: Floats, limit: float) -> float:
     """A device's time after a change; where it is surely not below `limit`, a lower bound."""
     load, total = state.load[device], 0.0
@@ -151,12 +151,14 @@ def _time_after(state: Balance, device: int, plus: Floats, minus: Floats, limit:
     return total
 
 
-@compiled
+@inner
 def _hand_over(state: Balance, item: int, to: int) -> None:
     giver = state.owner[item]
     state.owner[item] = to
-    state.load[giver] -= state.vectors[item]
-    state.load[to] += state.vectors[item]
+    for boundary in range(state.load.shape[1]):
+        for price in range(state.load.shape[2]):
+            state.load[giver, boundary, price] -= state.vectors[item, boundary, price]
+            state.load[to, boundary, price] += state.vectors[item, boundary, price]
     state.used[giver] -= state.held[item]
     state.used[to] += state.held[item]
     for device in (giver, to):
@@ -205,7 +207,7 @@ def drown(state: Balance, target: float, proposals: int, seed: int) -> None:
             _hand_over(state, item, best[item])
 
 
-@compiled
+@inner
 def _unit(random: NDArray[np.uint64]) -> float:
     """The next random number from 0 to 1 (SplitMix64)."""
     random[0] += np.uint64(0x9E3779B97F4A7C15)

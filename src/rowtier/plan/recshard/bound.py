@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.plan.recshard.balance import item_vectors, memory_worth
 from rowtier.plan.recshard.fill import NO_LIMIT, best_read, least_time
 from rowtier.plan.recshard.heat import Floats, Heat, Ints, read_until
@@ -141,7 +141,7 @@ def _largest_impossible(field: _Field, devices: int, low: float, high: float) ->
     return low
 
 
-@compiled
+@inner
 def _impossible(field: _Field, devices: int, time: float) -> bool:
     """Whether no placement can stay within `time`."""
     full, needed = time + field.worth, 0.0
@@ -171,7 +171,7 @@ def _impossible(field: _Field, devices: int, time: float) -> bool:
     return bool(needed + total > devices * full[field.at] * (1 + _NOISE))
 
 
-@compiled
+@inner
 def _unused(field: _Field, full: Floats, items: Ints) -> float:
     """What at least stays unused, at the price `at`, of devices that hold one item each."""
     seconds, at = field.seconds, field.at
@@ -197,7 +197,7 @@ def _unused(field: _Field, full: Floats, items: Ints) -> float:
     return float(room[at] - least)
 
 
-@compiled
+@inner
 def _fit_together(seconds: Floats, full: Floats, one: int, other: int) -> bool:
     """Whether a device has room for two items at every price (for one, if `other` is −1)."""
     for g in range(len(full)):

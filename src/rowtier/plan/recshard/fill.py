@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.plan.recshard.heat import Floats, Heat, Ints, bucket_of, read_until, rows_hotter
 
-NO_LIMIT = 2**62
+# Not Python's int: to numba each constant of that is a type, with machine code of its own.
+NO_LIMIT = cast(int, np.int64(2**62))
 
 
-@compiled
+@inner
+def items_of(owner: Ints, device: int) -> Ints:
+    """The items of a device, rising."""
+    found, count = np.empty(len(owner), dtype=np.int64), 0
+    for item in range(len(owner)):
+        if owner[item] == device:
+            found[count] = item
+            count += 1
+    return found[:count]
+
+
+@inner
+def longest_of(times: Floats) -> float:
+    """The longest of some times."""
+    longest = times[0]
+    for time in times:
+        longest = max(longest, time)
+    return float(longest)
+
+
+@inner
 def water_level(heat: Heat, items: Ints, placed: Ints, room: int, most: int) -> float:
     """The least price at which all rows that are hotter fit into `room` bytes.
 
@@ -40,7 +63,7 @@ def water_level(heat: Heat, items: Ints, placed: Ints, room: int, most: int) -> 
             low = middle
 
 
-@compiled
+@inner
 def _demand(heat: Heat, items: Ints, placed: Ints, price: float, most: int) -> float:
     total = 0.0
     for item in items:
@@ -50,7 +73,7 @@ def _demand(heat: Heat, items: Ints, placed: Ints, price: float, most: int) -> f
     return total
 
 
-@compiled
+@inner
 def saving(heat: Heat, item: int, price: float, most: int) -> float:
     """ψ: bytes read of the rows that are worth a price per byte, less what they cost."""
     taken = float(rows_hotter(heat, item, price))
@@ -82,7 +105,7 @@ def fill(heat: Heat, items: Ints, placed: Ints, room: int) -> int:
             room -= (rows - placed[item]) * heat.row_bytes[item]
             placed[item] = rows
     while True:  # rows at the price itself, and smaller rows where a larger one does not fit
-        best, hottest = -1, -1.0
+        best, hottest = np.int64(-1), -1.0
         for item in items:
             if placed[item] < heat.rows[item] and heat.row_bytes[item] <= room:
                 density = heat.density[bucket_of(heat, item, placed[item])]
@@ -90,7 +113,7 @@ def fill(heat: Heat, items: Ints, placed: Ints, room: int) -> int:
                     best, hottest = item, density
         if best < 0:
             return room
-        stop = heat.stops[bucket_of(heat, best, placed[best])]
+        stop = heat.stops[bucket_of(heat, int(best), placed[best])]
         rows = min(stop - placed[best], room // heat.row_bytes[best])
         placed[best] += rows
         room -= rows * heat.row_bytes[best]
@@ -122,7 +145,7 @@ def time_of_cuts(heat: Heat, items: Ints, costs: Floats, cuts: Ints) -> float:
     for item in items:
         before = 0.0
         for tier in range(len(costs)):
-            until = read_until(heat, item, cuts[tier, item])
+            until = read_until(heat, item, float(cuts[tier, item]))
             total += (until - before) * costs[tier]
             before = until
     return total
@@ -153,7 +176,7 @@ def fill_devices(
     cuts = np.zeros((len(sizes), len(owner)), dtype=np.int64)
     times = np.zeros(devices)
     for device in range(devices):
-        items = np.flatnonzero(owner == device)
+        items = items_of(owner, device)
         missing = fill_tiers(heat, items, sizes, cuts)
         times[device] = np.inf if missing > 0 else time_of_cuts(heat, items, costs, cuts)
     return times, cuts

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled, inner
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -87,7 +87,7 @@ def rows_hotter(heat: Heat, item: int, price: float) -> int:
     return int(heat.stops[low - 1]) if low > begin else 0
 
 
-@compiled
+@inner
 def bucket_of(heat: Heat, item: int, rank: int) -> int:
     """The bucket that a rank falls into."""
     low, high = heat.first[item], heat.first[item + 1] - 1

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled
 from rowtier.plan.recshard.heat import Floats, Heat, Ints, bucket_of
 from rowtier.plan.recshard.machine import Machine
 
@@ -90,13 +90,13 @@ def needs_of(heat: Heat, pieces: Pieces, cuts: Ints, costs: Floats) -> tuple[Flo
     held = np.zeros((len(pieces.item), len(costs)), dtype=np.int64)
     for piece in range(len(pieces.item)):
         item, residue = pieces.item[piece], pieces.residue[piece]
-        ways, before = pieces.ways[item], 0
+        ways, before = pieces.ways[item], np.int64(0)
         for tier in range(len(costs)):
             stop = cuts[tier, item]
             if stop > before:
-                read = read_between(heat, item, ways, residue, before, stop)
+                read = read_between(heat, item, ways, residue, int(before), stop)
                 seconds[piece] += read * costs[tier]
-                rows = rows_between(ways, residue, before, stop)
+                rows = rows_between(ways, residue, int(before), stop)
                 held[piece, tier] = rows * heat.row_bytes[item]
                 before = stop
     return seconds, held

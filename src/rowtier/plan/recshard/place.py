@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rowtier.plan.recshard._jit import compiled
+from rowtier.jit import compiled
 from rowtier.plan.recshard.heat import Floats, Ints
 
 
@@ -30,9 +30,12 @@ def place(
 def _place(needs: Floats, groups: Ints, held: Ints, order: Ints, devices: int, most: int) -> Ints:
     count, kinds = needs.shape
     used = np.zeros((devices, kinds))
-    room = np.full(devices, most)
-    owner = np.full(count, -1, dtype=np.int64)
-    latest = np.full(devices, -1, dtype=np.int64)  # the group that was placed there last
+    room, owner = np.empty(devices, dtype=np.int64), np.empty(count, dtype=np.int64)
+    latest = np.empty(devices, dtype=np.int64)  # the group that was placed there last
+    for device in range(devices):
+        room[device], latest[device] = most, -1
+    for piece in range(count):
+        owner[piece] = -1
     for piece in order:
         best, least = -1, np.inf
         for device in range(devices):
@@ -48,7 +51,8 @@ def _place(needs: Floats, groups: Ints, held: Ints, order: Ints, devices: int, m
         if best < 0:
             return owner
         owner[piece] = best
-        used[best] += needs[piece]
+        for kind in range(kinds):
+            used[best, kind] += needs[piece, kind]
         room[best] -= held[piece]
         latest[best] = groups[piece]
     return owner

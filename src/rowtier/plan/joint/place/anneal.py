@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.joint.place._jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.plan.joint.place.vectors import (
     Aim,
     Groups,
@@ -71,10 +71,13 @@ def anneal(
     temperature, got = hot, np.zeros(pieces.load.shape[1])
     for step in range(proposals + 1):
         if step % look == 0 or step == proposals:
-            peaks_s = np.sum(peaks(state.load, aim))
+            peaks_s = 0.0
+            for one in peaks(state.load, aim):
+                peaks_s += one
             if peaks_s < best_s:
                 best_s = peaks_s
-                owner[:], width[:] = state.owner, pieces.width
+                for piece in range(len(owner)):
+                    owner[piece], width[piece] = state.owner[piece], pieces.width[piece]
         temperature *= cooling
         drawn = np.random.random()
         if drawn < GROUPS and len(staged) > 0:
@@ -108,23 +111,26 @@ def anneal(
     _go_back(pieces, groups, space, aim, state, piles, node, owner, width)
 
 
-@compiled
+@inner
 def _piles(pieces: Pieces, state: State) -> Piles:
     """Lists of pieces that may move."""
     devices, count = len(state.load), len(state.owner)
     piles = Piles(
-        np.full(devices, -1, np.int64),
-        np.full(count, -1, np.int64),
-        np.full(count, -1, np.int64),
+        np.empty(devices, np.int64),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
         np.zeros(devices, np.int64),
     )
+    for device in range(devices):
+        piles.first[device] = -1
     for piece in range(count):
+        piles.after[piece] = piles.before[piece] = -1
         if pieces.fixed[piece] < 0:
             _lay(piles, piece, state.owner[piece])
     return piles
 
 
-@compiled
+@inner
 def _lay(piles: Piles, piece: int, device: int) -> None:
     first = piles.first[device]
     piles.after[piece], piles.before[piece] = first, -1
@@ -134,7 +140,7 @@ def _lay(piles: Piles, piece: int, device: int) -> None:
     piles.height[device] += 1
 
 
-@compiled
+@inner
 def _lift(piles: Piles, piece: int, device: int) -> None:
     before, after = piles.before[piece], piles.after[piece]
     if before >= 0:
@@ -146,7 +152,7 @@ def _lift(piles: Piles, piece: int, device: int) -> None:
     piles.height[device] -= 1
 
 
-@compiled
+@inner
 def _any_of(piles: Piles, device: int) -> int:
     """A piece of a device, or -1."""
     if piles.height[device] == 0:
@@ -157,7 +163,7 @@ def _any_of(piles: Piles, device: int) -> int:
     return int(piece)
 
 
-@compiled
+@inner
 def _has_one(groups: Groups, state: State, group: int, device: int) -> bool:
     """Whether a device has a piece of a group."""
     for piece in range(groups.first[group], groups.first[group] + groups.size[group]):
@@ -166,7 +172,7 @@ def _has_one(groups: Groups, state: State, group: int, device: int) -> bool:
     return False
 
 
-@compiled
+@inner
 def _may_go(groups: Groups, state: State, group: int, giver: int, to: int, node: int) -> bool:
     """Whether a piece of a group, or of none, may go: inside its node, where no other of it is."""
     if group < 0:
@@ -174,7 +180,7 @@ def _may_go(groups: Groups, state: State, group: int, giver: int, to: int, node:
     return giver // node == to // node and not _has_one(groups, state, group, to)
 
 
-@compiled
+@inner
 def measure(aim: Aim, state: State) -> None:
     """The energy of every device."""
     nothing = np.zeros(state.load.shape[1])
@@ -182,7 +188,7 @@ def measure(aim: Aim, state: State) -> None:
         state.energy[device] = _energy(aim, state.load[device], nothing, nothing, np.inf)
 
 
-@compiled
+@inner
 def _cost(excess_s: float, aim: Aim) -> float:
     """Energy of an excess: its square, and from the scale on its fourth power."""
     if excess_s <= 0.0:
@@ -191,7 +197,7 @@ def _cost(excess_s: float, aim: Aim) -> float:
     return square * (1.0 + square)
 
 
-@compiled
+@inner
 def _energy(aim: Aim, load: Floats, less: Floats, more: Floats, most: float) -> float:
     """The energy of a device whose load changes; any number above `most` if it is above that."""
     levels, total = len(aim.links_s), 0.0
@@ -208,7 +214,7 @@ def _energy(aim: Aim, load: Floats, less: Floats, more: Floats, most: float) -> 
     return total + _cost(memory_s - aim.memory_s, aim)
 
 
-@compiled
+@inner
 def _at_a_peak(state: State) -> int:
     """One of a few devices: that which exceeds its aims most."""
     device = np.random.randint(len(state.energy))
@@ -219,14 +225,14 @@ def _at_a_peak(state: State) -> int:
     return device
 
 
-@compiled
+@inner
 def _allowed(state: State, one: int, other: int, temperature: float) -> float:
     """The energy that two devices may have together after a change."""
     worse = -temperature * np.log(max(np.random.random(), 1e-300))
     return float(state.energy[one] + state.energy[other] + worse)
 
 
-@compiled
+@inner
 def _exchange(
     pieces: Pieces,
     space: Space,
@@ -269,7 +275,7 @@ def _exchange(
     state.energy[giver], state.energy[to] = here, there
 
 
-@compiled
+@inner
 def _is_within(space: Space, state: State, device: int) -> bool:
     group = space.group[device]
     for kind in range(space.pool.shape[1]):
@@ -278,7 +284,7 @@ def _is_within(space: Space, state: State, device: int) -> bool:
     return True
 
 
-@compiled
+@inner
 def _hand_over(
     pieces: Pieces, space: Space, state: State, piles: Piles, piece: int, to: int
 ) -> None:
@@ -292,7 +298,7 @@ def _hand_over(
     state.owner[piece] = to
 
 
-@compiled
+@inner
 def _move_columns(
     pieces: Pieces,
     space: Space,
@@ -319,15 +325,15 @@ def _move_columns(
     there = _energy(aim, state.load[to], nothing, pieces.unit[other], most - here)
     if here + there > most:
         return
-    _widen(pieces, space, state, piece, -1)
-    _widen(pieces, space, state, other, 1)
+    _widen(pieces, space, state, piece, -1.0)
+    _widen(pieces, space, state, other, 1.0)
     state.energy[giver], state.energy[to] = here, there
 
 
-@compiled
-def _widen(pieces: Pieces, space: Space, state: State, piece: int, units: int) -> None:
+@inner
+def _widen(pieces: Pieces, space: Space, state: State, piece: int, units: float) -> None:
     device = state.owner[piece]
-    pieces.width[piece] += units
+    pieces.width[piece] += int(units)
     add(state, device, pieces.unit[piece], units)
     take(space, state, device, pieces.unit_need[piece], units)
     for way in range(pieces.load.shape[1]):
@@ -336,7 +342,7 @@ def _widen(pieces: Pieces, space: Space, state: State, piece: int, units: int) -
         pieces.need[piece, kind] += units * pieces.unit_need[piece, kind]
 
 
-@compiled
+@inner
 def _move_group(
     pieces: Pieces,
     groups: Groups,
@@ -366,7 +372,7 @@ def _move_group(
         _measure_nodes(aim, state, old, new, node)
 
 
-@compiled
+@inner
 def _measure_nodes(aim: Aim, state: State, one: int, other: int, node: int) -> float:
     """The energy of all devices of two nodes."""
     nothing, total = np.zeros(state.load.shape[1]), 0.0
@@ -377,7 +383,7 @@ def _measure_nodes(aim: Aim, state: State, one: int, other: int, node: int) -> f
     return total
 
 
-@compiled
+@inner
 def _place_group(
     pieces: Pieces,
     groups: Groups,
@@ -401,7 +407,7 @@ def _place_group(
     return room
 
 
-@compiled
+@inner
 def _go_back(
     pieces: Pieces,
     groups: Groups,
@@ -416,10 +422,13 @@ def _go_back(
     """Pieces as they were at the lowest peaks."""
     for piece in range(len(owner)):
         if pieces.width[piece] != width[piece]:
-            _widen(pieces, space, state, piece, width[piece] - pieces.width[piece])
+            _widen(pieces, space, state, piece, float(width[piece] - pieces.width[piece]))
     for group in range(len(groups.first)):
         first, size = groups.first[group], groups.size[group]
-        if np.any(state.owner[first : first + size] != owner[first : first + size]):
+        elsewhere = False
+        for piece in range(first, first + size):
+            elsewhere |= state.owner[piece] != owner[piece]
+        if elsewhere:
             there = owner[first : first + size]
             _place_group(pieces, groups, space, state, piles, node, group, there)
     measure(aim, state)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.joint.place._jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.plan.joint.place.anneal import anneal
 from rowtier.plan.joint.place.vectors import (
     Aim,
@@ -106,7 +106,7 @@ def _deal(
         rise = _rises(pieces, groups, space, state, group, place, scale, height, node)
         for at in range(node):
             add(state, place * node + at, groups.node[group], 1.0)
-        ranked = np.argsort(rise[:node])
+        ranked = _order(rise, node)
         for at in range(size):
             to = place * node + ranked[at]
             if not fits(space, state, to, pieces.need[first + at]):
@@ -118,7 +118,7 @@ def _deal(
     return -1
 
 
-@compiled
+@inner
 def _best_device(
     pieces: Pieces, space: Space, state: State, piece: int, scale: Scale, height: Floats
 ) -> int:
@@ -132,7 +132,7 @@ def _best_device(
     return to
 
 
-@compiled
+@inner
 def _best_node(
     pieces: Pieces,
     groups: Groups,
@@ -148,13 +148,29 @@ def _best_node(
         if in_node(groups, state, group, place, node):
             continue
         rise = _rises(pieces, groups, space, state, group, place, scale, height, node)
-        total = rise[node] + np.sum(np.sort(rise[:node])[: groups.size[group]])
+        order, total = _order(rise, node), 0.0
+        for at in range(groups.size[group]):
+            total += rise[order[at]]
+        total += rise[node]
         if total < best:
             best, to = total, place
     return to
 
 
-@compiled
+@inner
+def _order(values: Floats, count: int) -> Ints:
+    """The first `count` values from the least to the largest; equal ones as they were."""
+    order = np.empty(count, np.int64)
+    for value in range(count):
+        at = value
+        while at > 0 and values[value] < values[order[at - 1]]:
+            order[at] = order[at - 1]
+            at -= 1
+        order[at] = value
+    return order
+
+
+@inner
 def _rises(
     pieces: Pieces,
     groups: Groups,
@@ -167,19 +183,20 @@ def _rises(
     node: int,
 ) -> Floats:
     """How much a node's loads rise with a piece on each of its devices; last, without pieces."""
-    nothing, rise = np.zeros(state.load.shape[1]), np.full(node + 1, np.inf)
+    nothing, rise = np.zeros(state.load.shape[1]), np.empty(node + 1)
     piece, rise[node] = groups.first[group], 0.0
     for at in range(node):
         device = place * node + at
         alone = _height(state.load[device], nothing, groups.node[group], scale)
         rise[node] += alone - height[device]
+        rise[at] = np.inf
         if fits(space, state, device, pieces.need[piece]):
             load = state.load[device]
             rise[at] = _height(load, pieces.load[piece], groups.node[group], scale) - alone
     return rise
 
 
-@compiled
+@inner
 def _height(load: Floats, more: Floats, node: Floats, scale: Scale) -> float:
     """Every load over what is usual, to the eighth power: what is scarce counts most."""
     total = 0.0
@@ -190,7 +207,7 @@ def _height(load: Floats, more: Floats, node: Floats, scale: Scale) -> float:
     return total
 
 
-@compiled
+@inner
 def _put(pieces: Pieces, space: Space, state: State, piece: int, device: int) -> None:
     state.owner[piece] = device
     add(state, device, pieces.load[piece], 1.0)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rowtier.plan.joint.place._jit import compiled
+from rowtier.jit import compiled, inner
 from rowtier.profile.curve import Floats, Ints
 
 
@@ -76,20 +76,20 @@ class State(NamedTuple):
     energy: Floats  # of each device: what it exceeds its aims by
 
 
-@compiled
+@inner
 def add(state: State, device: int, load: Floats, sign: float) -> None:
     """Add a load to a device, or take it away."""
     for way in range(len(load)):
         state.load[device, way] += sign * load[way]
 
 
-@compiled
+@inner
 def _spill(space: Space, device: int, kind: int, used: float) -> float:
     """Bytes that a device needs of what it shares."""
     return float(max(0.0, used - space.own[device, kind]))
 
 
-@compiled
+@inner
 def fits(space: Space, state: State, device: int, need: Floats) -> bool:
     """Whether a device has room for so many bytes more."""
     group = space.group[device]
@@ -101,7 +101,7 @@ def fits(space: Space, state: State, device: int, need: Floats) -> bool:
     return True
 
 
-@compiled
+@inner
 def take(space: Space, state: State, device: int, need: Floats, sign: float) -> None:
     """Take bytes of a device, or give them back."""
     group = space.group[device]
@@ -112,7 +112,7 @@ def take(space: Space, state: State, device: int, need: Floats, sign: float) -> 
         state.used[device, kind] = used + sign * need[kind]
 
 
-@compiled
+@inner
 def in_node(groups: Groups, state: State, group: int, place: int, node: int) -> bool:
     """Whether another group with the same key is in a node already."""
     other = groups.key[group]
@@ -124,7 +124,7 @@ def in_node(groups: Groups, state: State, group: int, place: int, node: int) -> 
     return False
 
 
-@compiled
+@inner
 def links_s(load: Floats, less: Floats, more: Floats, level: int, aim: Aim) -> float:
     """What a level's links take of a device whose load changes."""
     levels = len(aim.links_s)
@@ -138,12 +138,16 @@ def peaks(load: Floats, aim: Aim) -> Floats:
     """The highest links by level and the longest memory, but not less than the aims."""
     levels, nothing, total = len(aim.links_s), np.zeros(load.shape[1]), 0.0
     found = np.empty(levels + 1)
-    found[:levels], found[levels] = aim.links_s, -np.inf
+    for level in range(levels):
+        found[level] = aim.links_s[level]
+    found[levels] = -np.inf
     for device in range(len(load)):
         for level in range(levels):
             busy_s = links_s(load[device], nothing, nothing, level, aim)
             found[level] = max(found[level], busy_s)
-        memory_s = np.max(load[device, 2 * levels :])
+        memory_s = -np.inf
+        for way in range(2 * levels, load.shape[1]):
+            memory_s = max(memory_s, load[device, way])
         found[levels] = max(found[levels], memory_s)
         total += memory_s
     mean_s = total / len(load)
