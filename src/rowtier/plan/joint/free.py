@@ -50,8 +50,8 @@ def _chosen(pricing: Pricing, tables: FlatTables, priced: Priced, index: int) ->
     costs, seconds, _ = pricing.seconds(pricing.profile.stats[index], tables.weights)
     shelf = np.array([tables.shelf_of(home) for home in costs.homes])
     at = np.where(shelf[:, None] == priced.shelf[here], seconds, np.inf).argmin(axis=0)
-    by_sums = costs.sums[at] != NO_SUMS
-    busy_s = seconds[at, np.arange(len(at))] * by_sums
+    by_sums = (costs.sums[at] != NO_SUMS) & (tables.widths[here] > 0)  # no rows, no home
+    busy_s = np.where(by_sums, seconds[at, np.arange(len(at))], 0.0)
     return _Chosen(costs.homes, at, float(busy_s @ tables.widths[here]))
 
 
