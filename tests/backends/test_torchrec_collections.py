@@ -252,16 +252,6 @@ def test_state_of_rows_is_saved_and_loaded_by_the_names_of_weights() -> None:
     assert second.optimizer.param_groups[0]["lr"] == 0.25
 
 
-def test_training_without_ever_stepping_the_rows_is_warned_of() -> None:
-    ours = sharded(bags(table("a", "x")), 1)
-    for _ in range(99):
-        ours(kjt(0, {"x": 2}))
-    with torch.no_grad():
-        ours(kjt(0, {"x": 2}))
-    with pytest.warns(UserWarning, match="100 batches were looked up.*a step of fused_optimizer"):
-        ours(kjt(0, {"x": 2}))
-
-
 def test_other_parameters_are_refused_by_the_optimizer_of_rows() -> None:
     with pytest.raises(UserError, match="give other parameters an optimizer of their own"):
         sharded(bags(*ALIKE), 1).fused_optimizer.add_param_group({"params": [torch.zeros(1)]})

@@ -75,6 +75,19 @@ def test_zero_grad_of_the_model_or_of_any_optimizer_drops_rows(who: str, to_none
     same(model.tables(), plain.tables())
 
 
+@pytest.mark.parametrize(("dropped", "passes"), [(True, 11), (False, 100)])
+def test_training_without_ever_stepping_the_rows_is_warned_of(dropped: bool, passes: int) -> None:
+    model = Sharded(plan_of(1))
+    dense = torch.optim.SGD(model.parameters() if dropped else model.top.parameters(), lr=0.1)
+    for _ in range(passes - 1):
+        dense.zero_grad()
+        model(batch_of(0)).backward()
+        dense.step()
+    dense.zero_grad()
+    with pytest.warns(UserWarning, match=rf"{passes} backward passes.*embeddings.optimizer.step"):
+        model(batch_of(0)).backward()
+
+
 @pytest.mark.parametrize("kind", ["SGD", "Adam", "AdamW", "Adagrad"])
 @pytest.mark.parametrize("foreach", [False, True])
 def test_an_optimizer_of_all_parameters_leaves_rows_alone(kind: str, foreach: bool) -> None:

@@ -201,3 +201,14 @@ class TestTorchRec:
         other = second.model_copy(update={"features": ("x",)})
         with pytest.raises(UserError, match=r"'b' reads x, y in the module and x in the plan"):
             ShardedEmbeddings.from_module(bags, plan_for(first, other))
+
+
+def test_frozen_tables_stay_frozen_and_a_part_of_them_is_refused() -> None:
+    both = nn.ModuleDict({"a": nn.EmbeddingBag(7, 3, mode="sum"), "b": nn.EmbeddingBag(7, 3)})
+    plan = plan_for(table("a"), table("b", pooling="mean"))
+    both["a"].requires_grad_(False)
+    with pytest.raises(UserError, match=r"'a' of the module's tables do not train.*SGD\(lr=0\)"):
+        ShardedEmbeddings.from_module(both, plan)
+    both["b"].requires_grad_(False)
+    found = ShardedEmbeddings.from_module(both, plan)
+    assert not found(dict.fromkeys("ab", (IDS, LENGTHS)))["a"].requires_grad

@@ -9,7 +9,6 @@ two are all of that; looking up and training is `ShardedEmbeddings`.
 from __future__ import annotations
 
 import copy
-import warnings
 from abc import abstractmethod
 from functools import cached_property
 from typing import Any, ClassVar
@@ -38,8 +37,6 @@ from rowtier.runtime.engine import Asked
 from rowtier.runtime.keyed import keyed_outputs
 from rowtier.runtime.module import ShardedEmbeddings
 
-_MANY = 100  # batches of a training loop that surely should have stepped by then
-
 
 class _Waiting(Multistreamable):  # type: ignore[misc]
     """A batch whose ids travel; the pipeline wants to be able to record a stream on it."""
@@ -64,7 +61,7 @@ class _Collection(ShardedEmbeddings, ShardedModule, FusedOptimizerModule):  # ty
         self._check_tables(plan)
         _check_dtype(output_dtype)
         super().__init__(plan, *args, **options)
-        self._output_dtype, self._looked_up = output_dtype, 0
+        self._output_dtype = output_dtype
         made = bag_config if self._pooled else row_config
         self._configs: list[Any] = [made(table) for table, _ in plan]
 
@@ -99,22 +96,8 @@ class _Collection(ShardedEmbeddings, ShardedModule, FusedOptimizerModule):  # ty
         return super().ask_ahead(maybe_td_to_kjt(batch, None))
 
     def _returned(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
-        self._warn_if_never_stepped()
         cast = {key: output.to(self._output_dtype) for key, output in outputs.items()}
         return keyed_outputs(self.remapper.reads, cast, batch, with_ids=self.returns_ids)
-
-    def _warn_if_never_stepped(self) -> None:
-        """TorchRec updates its tables in the backward pass, so its users may forget to step."""
-        if not (self.training and torch.is_grad_enabled()) or self.engine.step_number:
-            return
-        self._looked_up += 1
-        if self._looked_up == _MANY:
-            warnings.warn(
-                f"{_MANY} batches were looked up to train on, and no row has changed: rows are "
-                "updated by a step of fused_optimizer, which CombinedOptimizer takes, not inside "
-                "the backward pass",
-                stacklevel=2,
-            )
 
     @property
     def device(self) -> torch.device:

@@ -350,6 +350,12 @@ class Engine:
             spans = self._spans[shard.piece.number]
             self.counters.bands.add_rows("updated", *spans.split_slots(slots))
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether any wait for a step on this rank."""
+        waiting = self._sums is not None or self._synced is not None
+        return waiting or any(shard.parts for shard in self.run_shards.values())
+
     def forget_gradients(self) -> None:
         """Drop gradients that were not applied."""
         if self._synced is not None:

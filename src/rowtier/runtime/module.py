@@ -108,15 +108,16 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         device has none, and its tables begin as those of `ShardedEmbeddings(plan)` do. Optimizers
         that were given to the module's weights (apply_optimizer_in_backward) are not taken over.
         """
-        from rowtier.runtime.modules import check_draws, is_weighted, returns_ids, weights_of
+        from rowtier.runtime import modules
 
-        weights = weights_of(module, plan)
+        weights, frozen = modules.weights_of(module, plan), modules.is_frozen(module, plan)
         if not weights and kw.get("init") is None:
-            check_draws(module)
+            modules.check_draws(module)
         if not args and kw.get("optimizer") is None:
             refuse_in_backward(module)
         made = cls(plan, *args, **kw)
-        made.weighted, made.returns_ids = is_weighted(module), returns_ids(module)
+        made.weighted, made.returns_ids = modules.is_weighted(module), modules.returns_ids(module)
+        made.requires_grad_(not frozen)
 
         def rows_of(table: Table, rows: Ints) -> Any:
             return weights[table.name][torch.from_numpy(rows)].float().numpy()

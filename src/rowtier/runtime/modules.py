@@ -43,6 +43,19 @@ def weights_of(module: nn.Module, plan: Plan) -> dict[str, torch.Tensor]:
     return {} if on_meta else {n: entry.weight.detach().cpu() for n, entry in found.items()}
 
 
+def is_frozen(module: nn.Module, plan: Plan) -> bool:
+    """Whether the tables of a module do not train; all of them, or none."""
+    tables = _tables_in(module, {table.name: table for table, _ in plan})
+    frozen = [name for name, entry in tables.items() if not entry.weight.requires_grad]
+    if frozen and len(frozen) < len(tables):
+        raise UserError(
+            f"{_some(frozen)} of the module's tables do not train (requires_grad=False), and "
+            "others do: make all of them trainable, and give these a learning rate of 0, "
+            f"optimizer={{{frozen[0]!r}: SGD(lr=0), '*': …}}"
+        )
+    return bool(frozen)
+
+
 def check_draws(module: nn.Module) -> None:
     """Refuse TorchRec tables on the meta device that want first weights which we do not draw."""
     configs = getattr(module, "embedding_bag_configs", getattr(module, "embedding_configs", list))

@@ -14,6 +14,7 @@ parameters that was given the handle, too, gets zeros, and rows are not measured
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -34,6 +35,8 @@ _SCALED = ("mul_", "div_", "_foreach_mul_", "_foreach_div_")
 _DROPPED = ("zero_", "_foreach_zero_")
 _ADDED = ("add", "add_", "_foreach_add", "_foreach_add_")
 _LOOKED_AT = ("eq", "ne", "abs", "isnan", "isinf", "clone", "_to_copy", "detach", "item")
+_MANY_PASSES = 100  # backward passes that surely should have led to a step
+_MANY_LOST = 10  # whose gradients another's zero_grad dropped; a scaler skips a few, to begin with
 _READ = (*_NORMS, _UNSCALE, *_SCALED, *_LOOKED_AT, "_local_scalar_dense")
 
 
@@ -147,6 +150,7 @@ class Waiting:
 
     def __init__(self, handle: torch.nn.Parameter, engine: Engine):
         self.handle, self._engine = handle, engine
+        self._passes = self._lost = 0  # backward passes, and those whose gradients were dropped
 
     @property
     def _gradient(self) -> RowGradient | None:
@@ -157,10 +161,25 @@ class Waiting:
     def add(self, trip: Trip, grads: Sequence[Floats]) -> None:
         """Bring gradients of outputs to the rows, beside those that wait and were not dropped."""
         if self._gradient is None:
+            self._lost += self._engine.has_gradients
             self.drop()
         self._engine.backward(trip, grads)
         if self.handle.grad is None:
             self.handle.grad = RowGradient(self.handle, self._engine.norm)
+        if not self._engine.step_number:
+            self._warn_if_never_stepped()
+
+    def _warn_if_never_stepped(self) -> None:
+        """An optimizer of all parameters leaves rows alone, so theirs is easily forgotten."""
+        self._passes += 1
+        if self._passes == _MANY_PASSES or self._lost == _MANY_LOST:
+            self._lost += 1  # say it once
+            warnings.warn(
+                f"{self._passes} backward passes brought gradients to rows, and no row has "
+                "changed: rows are updated by embeddings.optimizer.step() (of a TorchRec "
+                "collection also by its fused_optimizer), and by no other optimizer",
+                stacklevel=2,
+            )
 
     def drop(self) -> None:
         """Forget what waits."""

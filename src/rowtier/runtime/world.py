@@ -44,7 +44,8 @@ class World:
             raise MismatchError(
                 f"the plan is for cluster {cluster.name!r} with {wanted}, and this job has {size} "
                 f"rank{'s' if size > 1 else ''}: start {tree.holders} ranks (torchrun "
-                f"--nproc-per-node …), or plan again for a cluster of {size}"
+                f"--nproc-per-node …), or plan again for a cluster of {size}, on this machine "
+                f"rowtier.Cluster.local({size})"
             )
         _check_nodes(cluster, tree, size, local_world_size)
         return cls(rank, tree, group)
