@@ -34,7 +34,7 @@ def said_of(kind: Any) -> Any:
     """A type of numba's in the words of the list."""
     from numba import types
 
-    if isinstance(kind, types.NamedTuple):
+    if isinstance(kind, types.BaseNamedTuple):
         of = kind.instance_class
         return [f"{of.__module__}:{of.__qualname__}", *map(said_of, kind.types)]
     if isinstance(kind, types.Array):

@@ -6,11 +6,15 @@ import gc
 import importlib
 import os
 import sys
+import threading
+import time
 from typing import Any
 
 import numpy as np
 
 from rowtier.jit import ahead, notice, store
+
+_LOOK_S = 0.1
 
 
 def main() -> None:
@@ -18,12 +22,18 @@ def main() -> None:
     slot, parent = sys.argv[1], int(sys.argv[2])
     if not store.claim(f"helper {slot}"):
         return
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     notice.be_quiet()
     gc.disable()  # a tenth of the time, and the process is short
     for name, types in reversed(ahead.listed()["kernels"]):
-        if os.getppid() != parent:
-            return
         compile_listed(name, types)
+
+
+def _end_with(parent: int) -> None:
+    """End this process when the one that started it ends: nobody waits for it any more."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_S)
+    os._exit(0)
 
 
 def compile_listed(name: str, types: list[Any]) -> None:
@@ -47,7 +57,7 @@ def type_of(said: Any) -> Any:
     if isinstance(said, list):
         module, name = said[0].split(":")
         kind = getattr(importlib.import_module(module), name)
-        return types.NamedTuple([type_of(one) for one in said[1:]], kind)
+        return types.BaseTuple.from_types([type_of(one) for one in said[1:]], kind)
     word, *rest = said.split()
     scalar = from_dtype(np.dtype(word))
     if not rest:
