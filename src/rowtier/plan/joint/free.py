@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rowtier.band import Band, Bands
-from rowtier.plan.joint.bound import Case, Least, allowed_shelves
+from rowtier.plan.joint.bound import Case, Least, allowed_shelves, is_possible
 from rowtier.plan.joint.dual import MASSES, Priced, at_prices
 from rowtier.plan.joint.homes import NO_SUMS, Home
 from rowtier.plan.joint.problem import FlatTables, Pricing
@@ -50,8 +50,8 @@ def _chosen(pricing: Pricing, tables: FlatTables, priced: Priced, index: int) ->
     costs, seconds, _ = pricing.seconds(pricing.profile.stats[index], tables.weights)
     shelf = np.array([tables.shelf_of(home) for home in costs.homes])
     at = np.where(shelf[:, None] == priced.shelf[here], seconds, np.inf).argmin(axis=0)
-    by_sums = (costs.sums[at] != NO_SUMS) & (tables.widths[here] > 0)  # no rows, no home
-    busy_s = np.where(by_sums, seconds[at, np.arange(len(at))], 0.0)
+    by_sums = costs.sums[at] != NO_SUMS
+    busy_s = seconds[at, np.arange(len(at))] * by_sums
     return _Chosen(costs.homes, at, float(busy_s @ tables.widths[here]))
 
 
@@ -102,6 +102,8 @@ def shared_with_servers(least: Least, case: Case) -> Iterator[Bands]:
     allowed = allowed_shelves(least.tables, case.phase)
     for sums in (True, False):
         kept = allowed if sums else allowed * (least.tables.sums_of == NO_SUMS)
+        if not is_possible(least.tables, kept):
+            continue  # pins leave some rows nothing but sums
         ends = []
         for tables in (near, far):
             priced = at_prices(tables, case.fits.prices, kept)
