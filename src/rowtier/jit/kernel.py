@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 import hashlib
 import pickle
+import sys
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import llvmlite
 import numba
+import numpy as np
 from numba.core import config
 from numba.core.caching import NullCache
 from numba.core.compiler import CompileResult
@@ -26,7 +28,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Nobody calls kernels from C, and what such calls need takes time to compile.
 _OPTIONS = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, "boundscheck": None}
 _SETTINGS = (config.OPT, config.BOUNDSCHECK, config.LOOP_VECTORIZE, config.SLP_VECTORIZE)
-_VERSIONS = (numba.__version__, llvmlite.__version__, tuple(config.PYVERSION), str(_SETTINGS))
+_VERSIONS = (sys.version, np.__version__, numba.__version__, llvmlite.__version__, str(_SETTINGS))
 
 
 def compiled(function: F) -> F:
