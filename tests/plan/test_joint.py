@@ -13,11 +13,12 @@ from rowtier import Certificate, Cluster, InfeasibleError, Plan, Profile, Table,
 from rowtier.cost.memory import memory_sizes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
+from rowtier.manifest import write_manifest
 from rowtier.plan.joint.bound import least_of
 from rowtier.plan.make import METHODS
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Proof
-from rowtier.plan.prove import proved_s
+from rowtier.plan.prove import _Check, proof_mistakes, proved_s
 from rowtier.plan.verify import verify
 
 
@@ -29,14 +30,22 @@ def test_the_bound_is_below_every_plan(plan: Plan) -> None:
     assert least.seconds <= step_s * (1 + 1e-9)
 
 
-@given(plans(), st.lists(st.floats(0, 1e-6), min_size=8, max_size=8))
+PRICES = st.one_of(st.floats(0, 1e-6), st.floats(0, 1e15))
+
+
+@given(plans(), st.lists(PRICES, min_size=8, max_size=8))
 @settings(max_examples=100, deadline=None)
 def test_what_any_prices_prove_is_below_every_plan(plan: Plan, prices: list[float]) -> None:
-    capacity = [size for _, size in memory_sizes(plan.cluster)]
-    proof = Proof(prices=tuple(prices[: len(capacity)]), capacity_bytes=tuple(capacity))
+    memories = len(memory_sizes(plan.cluster))
+    kinds = 1 + len(plan.cluster.servers)
+    proof = Proof(prices=tuple(prices[:memories]), holder_weights=(1 / kinds,) * kinds)
+    cuts = len(_Check(plan, proof).senders)
+    proof = proof.model_copy(update={"masses": ((0.0, 0.01, 0.3, 1.0),) * cuts})
     step_s = step_cost(plan.bands, plan.profile, plan.cluster, plan.order).step_s
     claimed = Certificate(view="step", objective=step_s, bound=0.0, binding="", proof=proof)
-    proved = proved_s(replace(plan, certificate=claimed))
+    certified = replace(plan, certificate=claimed)
+    assert not list(proof_mistakes(certified))
+    proved = proved_s(certified)
     assert proved is not None
     assert proved <= step_s * (1 + 1e-9)
 
@@ -212,6 +221,7 @@ def _corrupt(saved: Path, target: Path, change: object) -> None:
     for path in (saved / "curve").iterdir():
         (target / "curve" / path.name).write_bytes(path.read_bytes())
     (target / "plan.json").write_text(json.dumps(data))
+    write_manifest(target)
 
 
 @pytest.mark.parametrize(("name", "change"), CORRUPTIONS)

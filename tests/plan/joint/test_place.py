@@ -22,7 +22,7 @@ from rowtier.plan.joint.place.pack import pack
 from rowtier.plan.joint.place.pieces import Divided, divided, parts_of
 from rowtier.plan.joint.place.placing import Placing
 from rowtier.plan.joint.place.rows import MULTIPLES, Pinned, PlacedRows, Setting
-from rowtier.plan.joint.place.spread import Levelling, Spread
+from rowtier.plan.joint.place.spread import Levelling, Spread, SpreadAmounts
 from rowtier.plan.joint.place.vectors import Aim, Groups, Packed, Pieces, Space, peaks
 from rowtier.plan.joint.place.ways import Division, ways_of
 from rowtier.plan.joint.problem import Pricing
@@ -88,7 +88,8 @@ def _bands(
     tables: list[PlacedRows], divisions: list[Division], found: Divided, owner: np.ndarray
 ) -> dict[str, tuple[Band, ...]]:
     width = found.pieces.width
-    packed = Packed(owner, width, np.zeros((8, 2 * LEVELS + len(MULTIPLES))))
+    load = np.zeros((8, 2 * LEVELS + len(MULTIPLES)))
+    packed = Packed(owner, width, load, np.zeros(8))
     made = bands_of(tables, divisions, found, packed, Spread())
     return {name: tuple(mine) for name, mine in made.items()}
 
@@ -308,7 +309,7 @@ def test_rows_that_are_spread_level_what_pieces_leave_uneven() -> None:
     load = np.zeros((16, 2 * LEVELS + len(MULTIPLES)))
     sent_s = float(levelling.amounts.fast[0])
     load[:4, 2 * LEVELS - 1] = sent_s  # four devices send as much of their own
-    spread = levelling.spread(load)
+    spread = levelling.spread(load, np.full(16, np.inf))
     share = np.zeros(16)
     for place in range(12):
         for members in spread.sets.get((place, 0), [None]):
@@ -316,7 +317,20 @@ def test_rows_that_are_spread_level_what_pieces_leave_uneven() -> None:
             share[held] += levelling.amounts.by_table[place, 0, 0] / sent_s * 16 / len(held)
     assert share[:4].max() < 0.5
     assert share[4:].min() > 1.0
-    assert Levelling(None, placing.setting).spread(load).sets == {}
+    assert Levelling(None, placing.setting).spread(load, np.zeros(16)).sets == {}
+
+
+def test_devices_without_room_hold_no_more_of_what_is_spread_than_all_do() -> None:
+    setting = _placing(_profile((30.0,) * 12), _cluster(sizes=(2, 8))).setting
+    amounts = np.zeros((1, 2, 4))
+    amounts[0] = (1.0, 0.0, 0.0, 0.0), (0.1, 1.0, 1000.0, 0.0)  # sent, memory, bytes, inside
+    load = np.zeros((16, 2 * LEVELS + len(MULTIPLES)))
+    load[:8, 2 * LEVELS :] = 1.0  # half of the devices are busy with their own rows
+    free_bytes = np.full(16, 1e9)
+    free_bytes[8:10] = 0.0
+    in_slow = Levelling(SpreadAmounts(amounts), setting)._shares(load, free_bytes)[1]
+    assert in_slow[8:10].max() <= 1.0 + 1e-9
+    assert in_slow[10:].min() > 1.1
 
 
 def _joint(profile: Profile, cluster: Cluster) -> Plan:

@@ -161,10 +161,7 @@ def allowed_shelves(tables: FlatTables, phase: Phase) -> Floats:
 
 def is_possible(tables: FlatTables, allowed: Floats) -> bool:
     """Whether every row that is looked up has a home on some shelf."""
-    if not allowed.any():
-        return not tables.mass.any()
-    reached = np.asarray(np.isfinite(tables.cost_s[:, allowed > 0]).any(axis=1))
-    return bool(reached[(tables.mass > 0) & (tables.widths > 0)].all())
+    return bool(tables.reached[:, allowed > 0].any(axis=1).all())
 
 
 def fixed_s(pricing: Pricing, phase: Phase, tables: FlatTables) -> float:
@@ -227,7 +224,6 @@ def proof_of(least: Least) -> Proof:
     cuts = edges(tables.sums.sends.shape[1], fine=True)
     return Proof(
         prices=_numbers(first.proof.prices),
-        capacity_bytes=_numbers(tables.capacity),
         sync_weight=least.pricing.sync_weight,
         holder_weights=_numbers(tables.weights),
         masses=tuple(_numbers(MASSES[cut]) for cut in cuts),

@@ -10,14 +10,13 @@ import numpy as np
 from rowtier.cost.memory import memory_sizes
 from rowtier.cost.step import StepCost
 from rowtier.plan.binding import binding_step
+from rowtier.plan.covers import joint_covers
 from rowtier.plan.joint.bound import Least, proof_of
 from rowtier.plan.joint.dual import LEAST_WORTH
 from rowtier.plan.joint.homes import Phase
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Price, RoundsUsed
 from rowtier.profile.curve import Floats
-
-COVERS = "plans of every kind that bands can say, by time of a step"
 
 
 def certificate_of(least: Least, options: PlanOptions, cost: StepCost, bound: float) -> Certificate:
@@ -27,7 +26,7 @@ def certificate_of(least: Least, options: PlanOptions, cost: StepCost, bound: fl
         view="step",
         objective=cost.step_s,
         bound=bound,
-        covers=f"{COVERS}, within the constraints" if wanted.decides else COVERS,
+        covers=joint_covers(wanted),
         binding=_binding(least, options, cost),
         prices=tuple(_prices(least, cost)),
         rounds=tuple(_rounds(least, cost)),

@@ -40,6 +40,7 @@ MASSES = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, 48)))
 # Every how many of the masses a dimension has an edge, from the last one; by number of dimensions.
 FINE = {0: (), 1: (1,), 2: (6, 1), 3: (12, 6, 2)}
 COARSE = {0: (), 1: (4,), 2: (24, 4), 3: (24, 24, 8)}
+GROUPED = 4  # neighbouring boxes of each dimension that are ruled out together
 
 
 def edges(dimensions: int, *, fine: bool) -> list[Ints]:
@@ -92,7 +93,8 @@ def _all_tables(
     total, shelf = 0.0, np.empty(len(widths), np.int64)
     used = np.zeros(len(prices))
     at, best_at = np.zeros(dims, np.int64), np.zeros(dims, np.int64)
-    rise, price = np.zeros(classes), np.zeros(shelves)
+    group, rise, price = np.zeros(dims, np.int64), np.zeros(classes), np.zeros(shelves)
+    low_edge, high_edge = np.zeros(dims, np.int64), np.zeros(dims, np.int64)
     longest = 0
     for table in range(len(first) - 1):
         longest = max(longest, first[table + 1] - first[table])
@@ -125,39 +127,36 @@ def _all_tables(
         if least < best:  # some rows may go by sums
             for dim in range(dims):  # where it was best at other prices: the sooner others can stop
                 at[dim] = hint[table, dim]
-            fresh = True
-            while True:
-                start = _box(
-                    sends, flat_s[table], more_s[table], needed[table], masses, cuts, at, rise
-                )
-                if start >= 0.0:
-                    for both in range(1 if again_s[table] == 0.0 else 2):
-                        more = start + (again_s[table] if both == 0 else 0.0)
-                        if least + more >= best:
-                            continue
-                        value = _chosen(paid, rise, wide, heat, both == 0, more, best)
+            _edges_of(cuts, sizes, at, 1, low_edge, high_edge)
+            facts = (sends, flat_s[table], more_s[table], needed[table], masses)
+            rows = (paid, wide, heat, again_s[table], least)
+            value, both = _value(facts, low_edge, high_edge, rise, rows, best)
+            if value < best:
+                best, mixed, found = value, both, True
+                best_at[:] = at
+            group[:] = 0
+            while True:  # boxes in groups: a chord over several lies below theirs
+                _edges_of(cuts, sizes, group, GROUPED, low_edge, high_edge)
+                if _value(facts, low_edge, high_edge, rise, rows, best)[0] < best:
+                    for dim in range(dims):
+                        at[dim] = GROUPED * group[dim]
+                    while True:
+                        _edges_of(cuts, sizes, at, 1, low_edge, high_edge)
+                        value, both = _value(facts, low_edge, high_edge, rise, rows, best)
                         if value < best:
-                            best, mixed, found = value, both == 0, True
-                            for dim in range(dims):
-                                best_at[dim] = at[dim]
-                if fresh:
-                    fresh = False
-                    at[:] = 0
-                    continue
-                dim = 0
-                while dim < dims:
-                    at[dim] += 1
-                    if at[dim] < sizes[dim] - 1:
-                        break
-                    at[dim] = 0
-                    dim += 1
-                if dim == dims:
+                            best, mixed, found = value, both, True
+                            best_at[:] = at
+                        if not _next(at, group, sizes):
+                            break
+                if not _next_group(group, sizes):
                     break
         total += best
         if found:
             for dim in range(dims):
                 hint[table, dim] = best_at[dim]
-            _box(sends, flat_s[table], more_s[table], needed[table], masses, cuts, best_at, rise)
+            _edges_of(cuts, sizes, best_at, 1, low_edge, high_edge)
+            facts = (sends, flat_s[table], more_s[table], needed[table], masses)
+            _box(facts, low_edge, high_edge, rise)
         for bucket in range(count):
             kind, one = 0, paid[0, bucket]
             if found:
@@ -174,25 +173,76 @@ def _all_tables(
 
 
 @inner
+def _edges_of(cuts: Ints, sizes: Ints, at: Ints, step: int, low: Ints, high: Ints) -> None:
+    """Between which masses boxes lie: those of one place, or of so many after each other."""
+    for dim in range(len(at)):
+        low[dim] = cuts[dim, step * at[dim]]
+        high[dim] = cuts[dim, min(step * (at[dim] + 1), sizes[dim] - 1)]
+
+
+@inner
+def _next(at: Ints, group: Ints, sizes: Ints) -> bool:
+    """The next box of a group; False after the last."""
+    for dim in range(len(at)):
+        at[dim] += 1
+        if at[dim] < min(GROUPED * (group[dim] + 1), sizes[dim] - 1):
+            return True
+        at[dim] = GROUPED * group[dim]
+    return False
+
+
+@inner
+def _next_group(group: Ints, sizes: Ints) -> bool:
+    """The next group of boxes; False after the last."""
+    for dim in range(len(group)):
+        group[dim] += 1
+        if GROUPED * group[dim] < sizes[dim] - 1:
+            return True
+        group[dim] = 0
+    return False
+
+
+@inner
+def _value(
+    facts: tuple[Ints, Floats, Floats, Floats, Floats], low: Ints, high: Ints, rise: Floats,
+    rows: tuple[Floats, Floats, Floats, float, float], best: float,
+) -> tuple[float, bool]:  # fmt: skip
+    """What a table costs at least in a box, if that is below `best`; and if not all go by sums."""
+    paid, wide, heat, again_s, least = rows
+    start, mixed = _box(facts, low, high, rise), True
+    if start < 0.0:
+        return np.inf, mixed
+    found = np.inf
+    for both in range(1 if again_s == 0.0 else 2):
+        more = start + (again_s if both == 0 else 0.0)
+        if least + more < min(best, found):
+            value = _chosen(paid, rise, wide, heat, both == 0, more, min(best, found))
+            if value < found:
+                found, mixed = value, both == 0
+    return found, mixed
+
+
+@inner
 def _box(
-    sends: Ints, flat_s: Floats, more_s: Floats, needed: Floats, masses: Floats, cuts: Ints,
-    at: Ints, rise: Floats,
+    facts: tuple[Ints, Floats, Floats, Floats, Floats], low_edge: Ints, high_edge: Ints,
+    rise: Floats,
 ) -> float:  # fmt: skip
     """What sums cost at least in one box of the grid, and more for each share of lookups.
 
     Below 0 if no plan is in it: where all that send at one distance do so at another, there is no
     less mass there.
     """
+    sends, flat_s, more_s, needed, masses = facts
     classes, dims = sends.shape
     start = 0.0
     rise[:] = 0.0
     for dim in range(dims):
-        low, high = cuts[dim, at[dim]], cuts[dim, at[dim] + 1]
+        low, high = low_edge[dim], high_edge[dim]
         for other in range(dims):
             inside = True
             for one in range(classes):
                 inside = inside and sends[one, dim] <= sends[one, other]
-            if inside and cuts[other, at[other] + 1] <= low and low > 0 and other != dim:
+            if inside and high_edge[other] <= low and low > 0 and other != dim:
                 return -1.0
         slope = (needed[high] - needed[low]) / (masses[high] - masses[low])
         start += flat_s[dim] * (needed[low] - slope * masses[low])

@@ -47,9 +47,9 @@ def freely(pricing: Pricing, tables: FlatTables, priced: Priced) -> Bands:
 def _chosen(pricing: Pricing, tables: FlatTables, priced: Priced, index: int) -> _Chosen:
     """The best home on the shelf of each bucket."""
     here = slice(int(tables.first[index]), int(tables.first[index + 1]))
-    costs, seconds, _ = pricing.seconds(pricing.profile.stats[index], tables.weights)
-    shelf = np.array([tables.shelf_of(home) for home in costs.homes])
-    at = np.where(shelf[:, None] == priced.shelf[here], seconds, np.inf).argmin(axis=0)
+    homes, seconds, _ = pricing.seconds(pricing.profile.stats[index], tables.weights)
+    costs, mine = homes.costs, homes.shelf[:, None] == priced.shelf[here]
+    at = np.where(mine, seconds, np.inf).argmin(axis=0)
     by_sums = costs.sums[at] != NO_SUMS
     busy_s = seconds[at, np.arange(len(at))] * by_sums
     return _Chosen(costs.homes, at, float(busy_s @ tables.widths[here]))

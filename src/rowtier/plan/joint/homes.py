@@ -109,6 +109,8 @@ def open_homes(
     """Which homes a table's pins leave it, and the weights of its lookups."""
     pin, exchanges = wanted.pin(table.name), wanted.exchanges(table)
     alone = wanted.one_owner(table.name) and cluster.num_devices > 1
+    if not alone and pin.tier is None and pin.scope is None and len(exchanges) == 2:
+        return np.ones(len(homes), dtype=bool)
 
     def is_open(home: Home) -> bool:
         if alone and (home.kind or home.band.scope != cluster.top):
@@ -143,6 +145,9 @@ class HomeCosts:
     asking_s: Floats  # the part of them that does not depend on the row's width
     kept_bytes: Floats  # for each device, on average
     kind: Ints
+    memory: Ints
+    level: Ints
+    way: Ints  # the same number for homes that differ in nothing but their tier
     sums: Ints  # class of its sums, or `NO_SUMS`
 
     def weighted(self, weights: Floats) -> Floats:
@@ -159,6 +164,7 @@ def home_costs(table: Table, cluster: Cluster, cost: CostOptions, sync_weight: f
     terms = [row_terms(home.band, table, units, cluster, cost) for home in homes]
     kind = np.array([home.kind for home in homes], dtype=np.int64)
     classes = sorted({(h.level, h.kind) for h in homes if h.band.exchange == "sums"})
+    ways = list(dict.fromkeys(home.way for home in homes))
     busy_s = np.stack([one.memory_s + one.serving_s for one in terms]) * scale[kind][:, None]
     sync_s = np.stack([one.sync_s.sum(axis=0) for one in terms]) * (kind == 0)[:, None]
     return HomeCosts(
@@ -169,6 +175,9 @@ def home_costs(table: Table, cluster: Cluster, cost: CostOptions, sync_weight: f
         np.stack([link_s_per_byte(tree) @ one.id_bytes / one.group_devices for one in terms]),
         np.array([one.stored_bytes / one.group_devices for one in terms]),
         kind,
+        np.array([home.memory for home in homes], dtype=np.int64),
+        np.array([home.level for home in homes], dtype=np.int64),
+        np.array([ways.index(home.way) for home in homes], dtype=np.int64),
         np.array([sums_class(home, classes) for home in homes], dtype=np.int64),
     )
 

@@ -194,19 +194,20 @@ class Planning:
             menus, chosen = menus_of(least.pricing, tables, priced.prices, allowed)
             scarce, last = scarcity_prices(tables, chosen, fast, allowed), slack == SLACKS[-1]
             made = maker.bands(menus, chosen, scarce, evenly=last)
+            if made is not None and maker.cluster is not self.cluster:  # links that look slower
+                return self.priced_candidates([made[0]])
             if made is not None:
-                return self.priced_candidates([made])
+                return self._kept([Candidate(*made)])
         return []
 
     def priced_candidates(self, found: Iterable[Bands]) -> list[Candidate]:
         """Placements with their costs; those that pins forbid are left out."""
-        candidates = []
-        for bands in found:
-            cost = step_cost(bands, self.profile, self.cluster, None, self.cost)
-            one = Candidate(bands, cost)
-            if not self.violations(one, links=False):
-                candidates.append(one)
-        return candidates
+        facts = (self.profile, self.cluster, None, self.cost)
+        return self._kept(Candidate(bands, step_cost(bands, *facts)) for bands in found)
+
+    def _kept(self, found: Iterable[Candidate]) -> list[Candidate]:
+        """Those that pins do not forbid."""
+        return [one for one in found if not self.violations(one, links=False)]
 
     def rivals(self, least: Least, found: list[Candidate]) -> Iterator[Bands]:
         """What other methods place where it fits, but for those that are known to be slower."""
@@ -405,8 +406,8 @@ class Planning:
         one beside any that takes more rounds; none that is far from the best for all rows. All, if
         there are few.
         """
-        costs, seconds, _ = least.pricing.seconds(stats, least.tables.weights)
-        shelf = np.array([least.tables.shelf_of(home) for home in costs.homes])
+        known, seconds, _ = least.pricing.seconds(stats, least.tables.weights)
+        costs, shelf = known.costs, known.shelf
         near = (seconds <= WORTH_TRYING * seconds.min(axis=0)).any(axis=1)
         open_homes = np.flatnonzero(np.isfinite(seconds).any(axis=1)).tolist()
         kept = set(open_homes if len(open_homes) <= FEW_HOMES else ())

@@ -13,9 +13,9 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rowtier.cluster import Cluster
-from rowtier.cost.amounts import RowSizes
 from rowtier.cost.memory import memory_sizes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.touch import Bags, table_basis
@@ -89,18 +89,13 @@ class FlatTables:
         """How many tables there are."""
         return len(self.first) - 1
 
-    def shelf_of(self, home: Home) -> int:
-        """The shelf that a home is of."""
-        sums = sums_class(home, self.classes)
-        relayed = home.band.staged and sums == NO_SUMS
-        return self._places[home.memory, home.level, sums, relayed]
-
     @cached_property
-    def _places(self) -> dict[tuple[int, int, int, bool], int]:
-        return {
-            (one.memory, one.level, one.sums, one.phase.relayed): row
-            for row, one in enumerate(self.shelves)
-        }
+    def reached(self) -> NDArray[np.bool_]:
+        """Which shelves rows that are looked up may be on: every combination that there is."""
+        looked_up = (self.mass > 0) & (self.widths > 0)
+        finite = np.isfinite(self.cost_s)[looked_up]
+        changes = np.flatnonzero((finite[1:] != finite[:-1]).any(axis=1)) + 1
+        return np.unique(finite[[0, *changes.tolist()]] if len(finite) else finite, axis=0)
 
     def hints(self, fine: bool) -> Ints:
         """Per table the box that was best last: where a search begins, not what it finds."""
@@ -115,6 +110,15 @@ class FlatTables:
         return np.zeros((self.count, self.sums.sends.shape[1]), dtype=np.int64)
 
 
+class TableHomes(NamedTuple):
+    """What rows of tables that weigh the same may choose from."""
+
+    costs: HomeCosts
+    fine: HomeCosts  # what they would cost without granularity
+    shelf: Ints  # of each home
+    share: float  # of a row, that pays for a home (`narrow_share`)
+
+
 @dataclass(frozen=True, eq=False)
 class Pricing:
     """Prices homes of one problem; tables whose rows weigh the same share what is computed."""
@@ -124,7 +128,7 @@ class Pricing:
     options: PlanOptions
     cost: CostOptions
     sync_weight: float
-    known: dict[Hashable, tuple[HomeCosts, HomeCosts]]
+    known: dict[Hashable, TableHomes]
 
     @classmethod
     def of(
@@ -134,63 +138,80 @@ class Pricing:
         """Of a problem."""
         return cls(profile, cluster, options, cost, sync_weight, {})
 
-    def costs(self, table: Table) -> tuple[HomeCosts, HomeCosts]:
-        """What homes cost on the basis, and what they would cost without granularity."""
-        homes = homes_of(self.cluster, table.pooling != "none")
-        sizes = {RowSizes.of(table, home.band, self.cost) for home in homes}
-        key = (tuple(sorted(sizes)), len(homes))
+    @cached_property
+    def classes(self) -> list[tuple[int, int]]:
+        """Levels and kinds of owners of sums."""
+        homes = homes_of(self.cluster, True)
+        return sorted({(h.level, h.kind) for h in homes if h.band.exchange == "sums"})
+
+    @cached_property
+    def shelves(self) -> dict[Shelf, int]:
+        """All shelves, and their numbers."""
+        found = sorted({self._shelf(home) for home in homes_of(self.cluster, True)})
+        return {shelf: row for row, shelf in enumerate(found)}
+
+    def _shelf(self, home: Home) -> Shelf:
+        phase = phase_of(home.band, home.kind, tree_of(self.cluster), self.cost.training)
+        return Shelf(home.memory, home.level, sums_class(home, self.classes), phase)
+
+    def homes(self, table: Table) -> TableHomes:
+        """The homes of a table's rows, priced on the basis."""
+        dim, pooled = table.embedding_dim, table.pooling != "none"
+        asked_bytes = (self.cost.id_bytes(table), self.cost.bag_id_bytes(table) if pooled else 0)
+        weighs = (dim, table.item_bytes, table.state_bytes(dim), table.optimizer, *asked_bytes)
+        key = (weighs, pooled)
         if key not in self.known:
-            fine = ungrained(self.cluster)
-            self.known[key] = (
-                home_costs(table, self.cluster, self.cost, self.sync_weight),
-                home_costs(table, fine, self.cost, self.sync_weight),
+            costs = home_costs(table, self.cluster, self.cost, self.sync_weight)
+            self.known[key] = TableHomes(
+                costs,
+                home_costs(table, ungrained(self.cluster), self.cost, self.sync_weight),
+                np.array([self.shelves[self._shelf(home)] for home in costs.homes]),
+                narrow_share(table, self.cluster),
             )
         return self.known[key]
 
     @cached_property
     def cuts_columns(self) -> bool:
         """Whether columns that lie apart may save something in some table."""
-        return any(narrow_share(s.table, self.cluster) < 1 for s in self.profile.stats)
+        return any(self.homes(s.table).share < 1 for s in self.profile.stats)
 
     def seconds(
         self, stats: TableStats, weights: Floats, *, cut: bool = True
-    ) -> tuple[HomeCosts, Floats, float]:
+    ) -> tuple[TableHomes, Floats, float]:
         """Homes × buckets of a table, rows that are never looked up last; and `narrow_share`.
 
         Homes that are not open take for ever. Without `cut`, all columns of a row lie together.
         """
-        table, tree = stats.table, tree_of(self.cluster)
-        costs, fine = self.costs(table)
-        basis = table_basis(stats, self.profile, tree.sizes, rest=True)
-        seconds = costs.weighted(weights) @ basis
-        share = narrow_share(table, self.cluster) if cut else 1.0
+        homes = self.homes(stats.table)
+        basis = table_basis(stats, self.profile, tree_of(self.cluster).sizes, rest=True)
+        seconds = homes.costs.weighted(weights) @ basis
+        share = homes.share if cut else 1.0
         if share < 1:
             lookup_s = self.cluster.work.lookup_s
-            seconds = with_cut_columns(seconds, fine, share, basis, weights, lookup_s)
-        allowed = open_homes(costs.homes, table, self.options.constraints, self.cluster)
-        seconds[~allowed] = np.inf
-        return costs, seconds, share
+            seconds = with_cut_columns(seconds, homes.fine, share, basis, weights, lookup_s)
+        constraints = self.options.constraints
+        allowed = open_homes(homes.costs.homes, stats.table, constraints, self.cluster)
+        if not allowed.all():
+            seconds[~allowed] = np.inf
+        return homes, seconds, share
 
     def tables(self, weights: Floats, masses: Floats, *, cut: bool = True) -> FlatTables:
         """All tables, if kinds of holders count so much, with sums for some masses."""
-        tree, stats = tree_of(self.cluster), self.profile.stats
-        homes = homes_of(self.cluster, True)
-        classes = sorted({(h.level, h.kind) for h in homes if h.band.exchange == "sums"})
-        training = self.cost.training
-        shelves = sorted({_shelf(home, classes, tree, training) for home in homes})
-        at = {shelf: row for row, shelf in enumerate(shelves)}
+        tree, stats, shelves = tree_of(self.cluster), self.profile.stats, list(self.shelves)
+        classes = self.classes
         sizes = [len(s.curve.stops) + 1 for s in stats]
         first = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
-        cost_s = np.full((len(shelves), int(first[-1])), np.inf)
+        cost_s = np.full((int(first[-1]), len(shelves)), np.inf)
         kept = np.zeros((len(shelves), len(stats)))
         unit_s = np.zeros((len(stats), len(classes), tree.levels + 1))
         for index, one in enumerate(stats):
-            costs, seconds, share = self.seconds(one, weights, cut=cut)
-            here = cost_s[:, first[index] : first[index + 1]]
-            for home, each, size in zip(costs.homes, seconds, costs.kept_bytes, strict=True):
-                row = at[_shelf(home, classes, tree, training)]
-                np.minimum(here[row], each, out=here[row])
-                kept[row, index] = share * size
+            homes, seconds, share = self.seconds(one, weights, cut=cut)
+            order = np.argsort(homes.shelf, kind="stable")
+            starts = np.flatnonzero(np.diff(homes.shelf[order], prepend=-1))
+            rows = homes.shelf[order[starts]]
+            best_s = np.minimum.reduceat(seconds[order], starts, axis=0)
+            cost_s[first[index] : first[index + 1], rows] = best_s.T
+            kept[rows, index] = share * homes.costs.kept_bytes[order[starts]]
             unit_s[index] = share * sum_costs(
                 one.table, tuple(classes), self.cluster, self.cost, weights
             )
@@ -204,7 +225,7 @@ class Pricing:
             first,
             np.concatenate([_widths(one) for one in stats]),
             np.concatenate([np.append(one.curve.probabilities, 0.0) for one in stats]),
-            np.ascontiguousarray(cost_s.T),
+            cost_s,
             kept,
             sums,
             tuple(classes),
@@ -224,11 +245,6 @@ def sums_of_devices(tables: FlatTables) -> tuple[Floats, Floats]:
 def _widths(stats: TableStats) -> Floats:
     rest = stats.table.num_embeddings - stats.curve.ranks
     return np.append(stats.curve.widths, rest).astype(np.float64)
-
-
-def _shelf(home: Home, classes: list[tuple[int, int]], tree: Tree, training: bool) -> Shelf:
-    sums = sums_class(home, classes)
-    return Shelf(home.memory, home.level, sums, phase_of(home.band, home.kind, tree, training))
 
 
 def _senders(classes: list[tuple[int, int]], tree: Tree) -> Ints:

@@ -37,12 +37,11 @@ SEED = 0
 
 
 class Piles(NamedTuple):
-    """The pieces of every device as a list: the first, what comes after each, and before."""
+    """The pieces of every device that may move, in any order."""
 
-    first: Ints
-    after: Ints
-    before: Ints
-    height: Ints  # how many
+    piece: Ints  # device, place in its pile
+    place: Ints  # of each piece
+    height: Ints  # of each device: how many
 
 
 @compiled
@@ -68,7 +67,10 @@ def anneal(
     measure(aim, state)
     best_s, owner, width = np.inf, state.owner.copy(), pieces.width.copy()
     look, cooling = max(1, proposals // LOOKS), (cold / hot) ** (1.0 / max(1, proposals))
-    temperature, got = hot, np.zeros(pieces.load.shape[1])
+    temperature, change = hot, np.zeros(pieces.load.shape[1])
+    # Plain arrays: fields of tuples are counted whenever they are looked at.
+    load, energy, own, mean, links = state.load, state.energy, pieces.load, aim.mean, aim.links_s
+    memory_s, per_s, pile, height = aim.memory_s, 1 / aim.scale_s, piles.piece, piles.height
     for step in range(proposals + 1):
         if step % look == 0 or step == proposals:
             peaks_s = 0.0
@@ -76,55 +78,70 @@ def anneal(
                 peaks_s += one
             if peaks_s < best_s:
                 best_s = peaks_s
-                for piece in range(len(owner)):
-                    owner[piece], width[piece] = state.owner[piece], pieces.width[piece]
+                owner[:], width[:] = state.owner, pieces.width
         temperature *= cooling
         drawn = np.random.random()
         if drawn < GROUPS and len(staged) > 0:
-            group = staged[np.random.randint(len(staged))]
-            _move_group(pieces, groups, space, aim, state, piles, node, group, temperature)
+            group = staged[_below(len(staged))]
+            _move_group(pieces, groups, space, aim, state, piles, node, group, temperature, change)
         elif drawn > 1 - WIDTHS and len(wide) > 1:
-            piece = wide[np.random.randint(len(wide))]
-            _move_columns(pieces, space, aim, state, piece, temperature, got)
+            piece = wide[_below(len(wide))]
+            _move_columns(pieces, space, aim, state, piece, temperature, change)
         else:
-            giver = _at_a_peak(state)
-            piece = _any_of(piles, giver)
-            if piece < 0:
+            giver = _at_a_peak(energy)
+            if height[giver] == 0:
                 continue
-            to, group = np.random.randint(len(state.load)), group_of[piece]
+            piece = pile[giver, _below(height[giver])]
+            to, group = _below(len(load)), group_of[piece]
             if group >= 0:
                 to = giver // node * node + to % node
             if to == giver or (group >= 0 and _has_one(groups, state, group, to)):
                 continue
             other, second, kind = -1, -1, np.random.random()
-            if kind > TAKEN[0]:
-                other = _any_of(piles, to)
-                if other >= 0 and not _may_go(groups, state, group_of[other], to, giver, node):
+            if kind > TAKEN[0] and height[to] > 0:
+                place = _below(height[to])
+                other = pile[to, place]
+                if not _may_go(groups, state, group_of[other], to, giver, node):
                     continue
-                if other >= 0 and kind > TAKEN[1]:
-                    second = piles.after[other]
-                    if second >= 0 and not _may_go(
-                        groups, state, group_of[second], to, giver, node
-                    ):
+                if kind > TAKEN[1] and place > 0:
+                    second = pile[to, place - 1]
+                    if not _may_go(groups, state, group_of[second], to, giver, node):
                         continue
-            _exchange(pieces, space, aim, state, piles, piece, other, second, to, temperature, got)
+            for way in range(len(change)):
+                change[way] = own[piece, way]
+                if other >= 0:
+                    change[way] -= own[other, way]
+                if second >= 0:
+                    change[way] -= own[second, way]
+            most = energy[giver] + energy[to]
+            most -= temperature * np.log(max(np.random.random(), 1e-300))
+            there = _energy(mean, links, memory_s, per_s, load, to, change, 1.0, most)
+            if there > most:
+                continue
+            here = _energy(mean, links, memory_s, per_s, load, giver, change, -1.0, most - there)
+            if here + there <= most and _exchange(
+                pieces, space, state, piles, piece, other, second, to
+            ):
+                energy[giver], energy[to] = here, there
     _go_back(pieces, groups, space, aim, state, piles, node, owner, width)
 
 
 @inner
+def _below(count: int) -> int:
+    """A number from 0 on, drawn."""
+    return int(np.random.random() * count)
+
+
+@inner
 def _piles(pieces: Pieces, state: State) -> Piles:
-    """Lists of pieces that may move."""
+    """The pieces that may move."""
     devices, count = len(state.load), len(state.owner)
     piles = Piles(
-        np.empty(devices, np.int64),
-        np.empty(count, np.int64),
+        np.empty((devices, count), np.int64),
         np.empty(count, np.int64),
         np.zeros(devices, np.int64),
     )
-    for device in range(devices):
-        piles.first[device] = -1
     for piece in range(count):
-        piles.after[piece] = piles.before[piece] = -1
         if pieces.fixed[piece] < 0:
             _lay(piles, piece, state.owner[piece])
     return piles
@@ -132,35 +149,17 @@ def _piles(pieces: Pieces, state: State) -> Piles:
 
 @inner
 def _lay(piles: Piles, piece: int, device: int) -> None:
-    first = piles.first[device]
-    piles.after[piece], piles.before[piece] = first, -1
-    if first >= 0:
-        piles.before[first] = piece
-    piles.first[device] = piece
+    piles.piece[device, piles.height[device]] = piece
+    piles.place[piece] = piles.height[device]
     piles.height[device] += 1
 
 
 @inner
 def _lift(piles: Piles, piece: int, device: int) -> None:
-    before, after = piles.before[piece], piles.after[piece]
-    if before >= 0:
-        piles.after[before] = after
-    else:
-        piles.first[device] = after
-    if after >= 0:
-        piles.before[after] = before
     piles.height[device] -= 1
-
-
-@inner
-def _any_of(piles: Piles, device: int) -> int:
-    """A piece of a device, or -1."""
-    if piles.height[device] == 0:
-        return -1
-    piece = piles.first[device]
-    for _ in range(np.random.randint(piles.height[device])):
-        piece = piles.after[piece]
-    return int(piece)
+    last = piles.piece[device, piles.height[device]]
+    piles.piece[device, piles.place[piece]] = last
+    piles.place[last] = piles.place[piece]
 
 
 @inner
@@ -185,82 +184,70 @@ def measure(aim: Aim, state: State) -> None:
     """The energy of every device."""
     nothing = np.zeros(state.load.shape[1])
     for device in range(len(state.load)):
-        state.energy[device] = _energy(aim, state.load[device], nothing, nothing, np.inf)
+        state.energy[device] = _changed(aim, state, device, nothing, 1.0, np.inf)
 
 
 @inner
-def _cost(excess_s: float, aim: Aim) -> float:
-    """Energy of an excess: its square, and from the scale on its fourth power."""
-    if excess_s <= 0.0:
+def _changed(
+    aim: Aim, state: State, device: int, change: Floats, sign: float, most: float
+) -> float:
+    """The energy of a device whose load changes."""
+    facts = (aim.mean, aim.links_s, aim.memory_s, 1 / aim.scale_s)
+    return _energy(*facts, state.load, device, change, sign, most)
+
+
+@inner
+def _cost(excess: float) -> float:
+    """Energy of an excess, over what is large: its square, and from there on its fourth power."""
+    if excess <= 0.0:
         return 0.0
-    square = (excess_s / aim.scale_s) ** 2
-    return square * (1.0 + square)
+    return excess * excess * (1.0 + excess * excess)
 
 
 @inner
-def _energy(aim: Aim, load: Floats, less: Floats, more: Floats, most: float) -> float:
+def _energy(
+    mean: Floats, aimed_s: Floats, memory_aim_s: float, per_s: float, load: Floats, device: int,
+    change: Floats, sign: float, most: float,
+) -> float:  # fmt: skip
     """The energy of a device whose load changes; any number above `most` if it is above that."""
-    levels, total = len(aim.links_s), 0.0
+    levels, total = len(aimed_s), 0.0
     for level in range(levels):
-        total += _cost(links_s(load, less, more, level, aim) - aim.links_s[level], aim)
-    if total > most:
-        return total
-    memory_s = -np.inf
-    for way in range(2 * levels, len(load)):
-        memory_s = max(memory_s, load[way] - less[way] + more[way])
-        # The first price mostly is close to the largest.
-        if way == 2 * levels and total + _cost(memory_s - aim.memory_s, aim) > most:
-            return total + _cost(memory_s - aim.memory_s, aim)
-    return total + _cost(memory_s - aim.memory_s, aim)
+        busy_s = links_s(load, device, change, sign, level, mean)
+        total += _cost((busy_s - aimed_s[level]) * per_s)
+    first = 2 * levels  # price, which mostly is close to the largest
+    memory_s = load[device, first] + sign * change[first]
+    if total + _cost((memory_s - memory_aim_s) * per_s) > most:
+        return total + _cost((memory_s - memory_aim_s) * per_s)
+    for way in range(first + 1, load.shape[1]):
+        memory_s = max(memory_s, load[device, way] + sign * change[way])
+    return total + _cost((memory_s - memory_aim_s) * per_s)
 
 
 @inner
-def _at_a_peak(state: State) -> int:
+def _at_a_peak(energy: Floats) -> int:
     """One of a few devices: that which exceeds its aims most."""
-    device = np.random.randint(len(state.energy))
+    device = _below(len(energy))
     for _ in range(DRAWN - 1):
-        other = np.random.randint(len(state.energy))
-        if state.energy[other] > state.energy[device]:
+        other = _below(len(energy))
+        if energy[other] > energy[device]:
             device = other
     return device
-
-
-@inner
-def _allowed(state: State, one: int, other: int, temperature: float) -> float:
-    """The energy that two devices may have together after a change."""
-    worse = -temperature * np.log(max(np.random.random(), 1e-300))
-    return float(state.energy[one] + state.energy[other] + worse)
 
 
 @inner
 def _exchange(
     pieces: Pieces,
     space: Space,
-    aim: Aim,
     state: State,
     piles: Piles,
     piece: int,
     other: int,
     second: int,
     to: int,
-    temperature: float,
-    got: Floats,
-) -> None:
-    """Give a piece to a device, for one or two of its own if they are named."""
-    giver, given = state.owner[piece], pieces.load[piece]
-    for way in range(len(got)):
-        got[way] = pieces.load[other, way] if other >= 0 else 0.0
-        if second >= 0:
-            got[way] += pieces.load[second, way]
-    most = _allowed(state, giver, to, temperature)
-    here = _energy(aim, state.load[giver], given, got, most)
-    if here > most:
-        return
-    there = _energy(aim, state.load[to], got, given, most - here)
-    if here + there > most:
-        return
+) -> bool:
+    """Give a piece to a device, for one or two of its own if they are named, if there is room."""
+    giver, room = state.owner[piece], True
     _hand_over(pieces, space, state, piles, piece, to)
-    room = True
     for one in (other, second):
         if one >= 0:
             _hand_over(pieces, space, state, piles, one, giver)
@@ -271,8 +258,7 @@ def _exchange(
         for one in (other, second):
             if one >= 0:
                 _hand_over(pieces, space, state, piles, one, to)
-        return
-    state.energy[giver], state.energy[to] = here, there
+    return room
 
 
 @inner
@@ -289,8 +275,9 @@ def _hand_over(
     pieces: Pieces, space: Space, state: State, piles: Piles, piece: int, to: int
 ) -> None:
     giver = state.owner[piece]
-    add(state, giver, pieces.load[piece], -1.0)
-    add(state, to, pieces.load[piece], 1.0)
+    for way in range(pieces.load.shape[1]):
+        state.load[giver, way] -= pieces.load[piece, way]
+        state.load[to, way] += pieces.load[piece, way]
     take(space, state, giver, pieces.need[piece], -1.0)
     take(space, state, to, pieces.need[piece], 1.0)
     _lift(piles, piece, giver)
@@ -306,23 +293,25 @@ def _move_columns(
     state: State,
     piece: int,
     temperature: float,
-    nothing: Floats,
+    change: Floats,
 ) -> None:
     """Give some columns of a piece to another one of the same table."""
     other = pieces.next[piece]
-    for _ in range(np.random.randint(4)):
+    for _ in range(_below(4)):
         other = pieces.next[other]
     giver, to = state.owner[piece], state.owner[other]
     if giver == to or pieces.width[piece] <= 1:
         return
     if not fits(space, state, to, pieces.unit_need[other]):
         return
-    nothing[:] = 0.0
-    most = _allowed(state, giver, to, temperature)
-    here = _energy(aim, state.load[giver], pieces.unit[piece], nothing, most)
-    if here > most:
+    most = float(state.energy[giver] + state.energy[to])
+    most -= temperature * np.log(max(np.random.random(), 1e-300))
+    change[:] = pieces.unit[other]
+    there = _changed(aim, state, to, change, 1.0, most)
+    if there > most:
         return
-    there = _energy(aim, state.load[to], nothing, pieces.unit[other], most - here)
+    change[:] = pieces.unit[piece]
+    here = _changed(aim, state, giver, change, -1.0, most - there)
     if here + there > most:
         return
     _widen(pieces, space, state, piece, -1.0)
@@ -353,34 +342,38 @@ def _move_group(
     node: int,
     group: int,
     temperature: float,
+    change: Floats,
 ) -> None:
     """Give all of a group to devices of another node."""
     first, size = groups.first[group], groups.size[group]
-    old, new = state.owner[first] // node, np.random.randint(len(state.load) // node)
+    old, new = state.owner[first] // node, _below(len(state.load) // node)
     if old == new or in_node(groups, state, group, new, node):
         return
-    before = 0.0
+    most = -temperature * np.log(max(np.random.random(), 1e-300))
     for place in range(node):
-        before += state.energy[old * node + place] + state.energy[new * node + place]
-    most = before - temperature * np.log(max(np.random.random(), 1e-300))
+        most += state.energy[old * node + place] + state.energy[new * node + place]
     owners, places = state.owner[first : first + size].copy(), np.random.permutation(node)
-    room = _place_group(
-        pieces, groups, space, state, piles, node, group, new * node + places[:size]
-    )
-    if not room or _measure_nodes(aim, state, old, new, node) > most:
+    energy, total = np.empty((2, node)), 0.0
+    for here in range(1, -1, -1):  # first where it goes to
+        for place in range(node):
+            device = (new if here else old) * node + place
+            change[:] = groups.node[group]
+            for at in range(size):
+                if device == (new * node + places[at] if here else owners[at]):
+                    for way in range(len(change)):
+                        change[way] += pieces.load[first + at, way]
+            sign = 1.0 if here else -1.0
+            energy[here, place] = _changed(aim, state, device, change, sign, most - total)
+            total += energy[here, place]
+            if total > most:
+                return
+    there = new * node + places[:size]
+    if not _place_group(pieces, groups, space, state, piles, node, group, there):
         _place_group(pieces, groups, space, state, piles, node, group, owners)
-        _measure_nodes(aim, state, old, new, node)
-
-
-@inner
-def _measure_nodes(aim: Aim, state: State, one: int, other: int, node: int) -> float:
-    """The energy of all devices of two nodes."""
-    nothing, total = np.zeros(state.load.shape[1]), 0.0
+        return
     for place in range(node):
-        for device in (one * node + place, other * node + place):
-            state.energy[device] = _energy(aim, state.load[device], nothing, nothing, np.inf)
-            total += state.energy[device]
-    return total
+        state.energy[old * node + place] = energy[0, place]
+        state.energy[new * node + place] = energy[1, place]
 
 
 @inner

@@ -17,7 +17,7 @@ from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.memory import Ints, Room, band_bytes, row_bytes
 from rowtier.cost.options import CostOptions
-from rowtier.cost.step import step_cost
+from rowtier.cost.step import StepCost, step_cost
 from rowtier.cost.tree import tree_of
 from rowtier.plan.joint.dual import Priced
 from rowtier.plan.joint.place.bands import bands_of
@@ -48,8 +48,8 @@ class Maker:
 
     def bands(
         self, menus: Sequence[Menu], priced: Priced, scarce: Floats, *, evenly: bool = True
-    ) -> Bands | None:
-        """The bands that were chosen; a table that finds no owner goes without one.
+    ) -> tuple[Bands, StepCost] | None:
+        """The bands that were chosen and their cost; a table that finds no owner goes without one.
 
         `scarce` are prices at which owners run out of memory. If what should be spread unevenly
         does not fit so, it is spread evenly, or, without `evenly`, nothing is made.
@@ -62,35 +62,38 @@ class Maker:
         plan = Placing(setting, tables, self.options.reserved, priced.seconds, self.stop).best()
         return None if plan is None else self._levelled(tables, plan, evenly)
 
-    def _levelled(self, tables: Sequence[PlacedRows], plan: Placed, evenly: bool) -> Bands | None:
+    def _levelled(
+        self, tables: Sequence[PlacedRows], plan: Placed, evenly: bool
+    ) -> tuple[Bands, StepCost] | None:
         """Bands with what is spread anyway spread so that devices end alike.
 
         How busy memory is shows when it is filled; what is more than was counted on is counted
         on in the next round.
         """
-        load, best, best_s = plan.packed.load.copy(), None, np.inf
+        load, best = plan.packed.load.copy(), None
         for _ in range(LEVELLED):
-            spread = plan.levelling.spread(load)
+            spread = plan.levelling.spread(load, plan.packed.free_bytes)
             found = self._made(tables, plan, spread)
-            if not spread.sets:
-                return best or found
-            if found is None:
+            if found is None or (best is not None and found[1].step_s >= best[1].step_s):
                 break
-            time = step_cost(found, self.profile, self.cluster, None, self.cost).time
-            if time.step_s >= best_s:
-                break
-            best, best_s = found, time.step_s
+            best = found
+            time = found[1].time
             more_s = time.memory_s - time.memory_s.mean()
-            if more_s.max() <= WORTH_LEVELLING * time.step_s:
+            if not spread.sets or more_s.max() <= WORTH_LEVELLING * time.step_s:
                 break
             load[:, 2 * len(self.cluster.levels) :] += more_s[: len(load), None]
         return best or (self._made(tables, plan, Spread()) if evenly else None)
 
-    def _made(self, tables: Sequence[PlacedRows], plan: Placed, spread: Spread) -> Bands | None:
+    def _made(
+        self, tables: Sequence[PlacedRows], plan: Placed, spread: Spread
+    ) -> tuple[Bands, StepCost] | None:
         """The bands of a way to spread what is spread, with fast memory filled."""
         made = bands_of(tables, plan.divisions, plan.divided, plan.packed, spread)
         whole = {name: joined(mine) for name, mine in made.items()}
-        return self._filled(with_places(whole, self.profile, self.cluster, self.cost))
+        bands = self._filled(with_places(whole, self.profile, self.cluster, self.cost))
+        if bands is None:
+            return None
+        return bands, step_cost(bands, self.profile, self.cluster, None, self.cost)
 
     def _pinned(self, menu: Menu) -> Pinned:
         wanted, name = self.options.constraints, menu.stats.table.name

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from rowtier.cost.touch import Bags, table_basis
 from rowtier.cost.tree import tree_of
+from rowtier.jit import compiled
 from rowtier.plan.joint.dual import Priced, at_prices
 from rowtier.plan.joint.homes import NO_SUMS, Home, HomeCosts
 from rowtier.plan.joint.problem import FlatTables, Pricing, sums_of_devices
@@ -25,7 +26,7 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class Menu:
-    """The homes of one table: seconds and bytes of a row, by home and by bucket."""
+    """Homes of one table that some rows want: seconds and bytes of a row, by home and by bucket."""
 
     stats: TableStats
     homes: tuple[Home, ...]
@@ -44,6 +45,8 @@ class Menu:
     mass: Floats  # of one row in each bucket
     owner_s: float  # what sums of one owner in the whole cluster take, as chosen
     choice: Ints  # home of each bucket
+    even: Ints  # the best home of each bucket without an owner, if there is one
+    own: Ints  # the best home of each bucket by sums of one owner, if there is one
 
     @classmethod
     def of(
@@ -51,46 +54,55 @@ class Menu:
     ) -> Menu:
         """Of a table that chose among `allowed` shelves."""
         stats = pricing.profile.stats[index]
-        costs, choosing_s, _ = pricing.seconds(stats, tables.weights, cut=False)
-        shelf = np.array([tables.shelf_of(home) for home in costs.homes])
+        known, choosing_s, _ = pricing.seconds(stats, tables.weights, cut=False)
+        costs, shelf = known.costs, known.shelf
         # Rows that are never looked up are a bucket of their own, if there are any.
         idle = stats.curve.ranks < stats.table.num_embeddings
         stops = np.append(stats.curve.stops, [stats.table.num_embeddings] * idle)
         here = slice(int(tables.first[index]), int(tables.first[index]) + len(stops))
-        basis = table_basis(stats, pricing.profile, tree_of(pricing.cluster).sizes, rest=idle)
-        choosing_s, mass = choosing_s[:, : len(stops)], tables.mass[here]
-        at = np.where(shelf[:, None] == priced.shelf[here], choosing_s, np.inf).argmin(axis=0)
+        mass, lookups = tables.mass[here], tables.widths[here] * tables.mass[here]
+        at = _best_on_shelf(choosing_s, shelf, priced.shelf[here])
         owned = _owned(costs, pricing, stats)
         beside = (costs.sums != NO_SUMS) & ~owned
         sums_s = _SumsCost.of(pricing, tables, index)
         each_s = np.zeros(len(costs.homes))
-        for one in np.unique(costs.sums[beside]).tolist():
-            share = float((tables.widths[here] * mass)[costs.sums[at] == one].sum())
+        for one in set(costs.sums[beside].tolist()):
+            share = float(lookups[costs.sums[at] == one].sum())
             each_s[beside & (costs.sums == one)] = sums_s(one, share) / share if share else np.inf
-        is_open = (allowed[shelf] > 0) & np.isfinite(choosing_s).any(axis=1) & np.isfinite(each_s)
-        more_s = np.multiply.outer(np.where(is_open, each_s, 0.0), mass)
-        more_s[np.ix_(~is_open, mass > 0)] = np.inf  # rows that nobody asks for may be anywhere
-        busy_s, reading_s = costs.busy_s @ basis, costs.reading_s @ basis
+        is_open = (allowed[shelf] > 0) & np.isfinite(choosing_s.min(axis=1)) & np.isfinite(each_s)
         memory_bytes = np.zeros((len(costs.homes), len(tables.capacity)))
-        memory_bytes[np.arange(len(costs.homes)), [h.memory for h in costs.homes]] = (
-            costs.kept_bytes
+        memory_bytes[np.arange(len(costs.homes)), costs.memory] = costs.kept_bytes
+        paid_s, more_s = memory_bytes @ priced.prices, np.where(is_open, each_s, 0.0)
+        by_sums = owned & (costs.sums != NO_SUMS)
+        even, own = (
+            _best_of(choosing_s, paid_s, more_s, mass, np.flatnonzero(is_open & some))
+            for some in (~owned, by_sums)
         )
+        kept = _wanted(costs, at, even, own)
+        place = np.cumsum(kept) - 1
+        basis = table_basis(stats, pricing.profile, tree_of(pricing.cluster).sizes, rest=True)
+        basis = basis[:, : len(stops)]
+        added_s = np.multiply.outer(more_s[kept], mass)
+        added_s[~is_open[kept]] += np.where(mass > 0, np.inf, 0.0)  # others may be anywhere
+        busy_s, reading_s = costs.busy_s[kept] @ basis, costs.reading_s[kept] @ basis
         return cls(
             stats,
-            costs.homes,
-            is_open,
-            owned,
-            owned & (costs.sums != NO_SUMS),
-            busy_s + reading_s + costs.links_s @ basis + more_s,
+            tuple(home for home, wanted in zip(costs.homes, kept.tolist(), strict=True) if wanted),
+            is_open[kept],
+            owned[kept],
+            by_sums[kept],
+            busy_s + reading_s + costs.links_s[kept] @ basis + added_s,
             busy_s,
             reading_s,
-            choosing_s + more_s,
-            memory_bytes,
+            choosing_s[kept, : len(stops)] + added_s,
+            memory_bytes[kept],
             stops,
             tables.widths[here],
             mass,
-            _owner_s(sums_s, costs, owned, at, tables.widths[here] * mass),
-            at,
+            _owner_s(sums_s, costs, owned, at, lookups),
+            place[at],
+            place[even],
+            place[own],
         )
 
     def cost_s(self, prices: Floats) -> float:
@@ -105,13 +117,44 @@ class Menu:
         return self.seconds - self.busy_s - self.reading_s
 
 
+@compiled
+def _best_on_shelf(seconds: Floats, shelf_of: Ints, shelf: Ints) -> Ints:
+    """The best home on the shelf of each bucket."""
+    found, least = np.zeros(len(shelf), np.int64), np.full(len(shelf), np.inf)
+    for home in range(len(shelf_of)):
+        for bucket in range(len(shelf)):
+            if shelf_of[home] == shelf[bucket] and seconds[home, bucket] < least[bucket]:
+                found[bucket], least[bucket] = home, seconds[home, bucket]
+    return found
+
+
+@compiled
+def _best_of(seconds: Floats, paid_s: Floats, more_s: Floats, mass: Floats, homes: Ints) -> Ints:
+    """The best of some homes for each bucket, bytes and lookups paid for; none: -1."""
+    found, least = np.full(len(mass), -1, np.int64), np.full(len(mass), np.inf)
+    for home in homes:
+        for bucket in range(len(mass)):
+            one = seconds[home, bucket] + more_s[home] * mass[bucket] + paid_s[home]
+            if one < least[bucket] or found[bucket] < 0:
+                found[bucket], least[bucket] = home, one
+    return found
+
+
+def _wanted(costs: HomeCosts, *choices: Ints) -> Flags:
+    """Homes that some bucket wants, and those that differ in nothing but their memory."""
+    counts = np.zeros(len(costs.homes) + 1, dtype=np.int64)
+    for choice in choices:
+        counts += np.bincount(choice + 1, minlength=len(counts))
+    wanted = np.bincount(costs.way, counts[1:] > 0) > 0
+    return np.asarray(wanted[costs.way])
+
+
 def _owned(costs: HomeCosts, pricing: Pricing, stats: TableStats) -> Flags:
     """Homes of one device, still to be found: sums in the whole cluster, or all of a pinned one."""
     cluster, name = pricing.cluster, stats.table.name
     if pricing.options.constraints.one_owner(name) and cluster.num_devices > 1:
         return np.ones(len(costs.homes), dtype=bool)
-    levels = np.array([home.level for home in costs.homes])
-    wide = levels == len(cluster.levels)
+    wide = costs.level == len(cluster.levels)
     return np.asarray((costs.sums != NO_SUMS) & (costs.kind == 0) & wide)
 
 

@@ -57,7 +57,13 @@ def pack(
     )
     if len(base) > 1 and proposals:
         anneal(pieces, groups, space, aim, state, node, proposals, HOT, COLD)
-    return Packed(state.owner, pieces.width, state.load)
+    return Packed(state.owner, pieces.width, state.load, _free_bytes(space, state))
+
+
+def _free_bytes(space: Space, state: State) -> Floats:
+    sharers = np.bincount(space.group)
+    shared = (space.pool - state.spilt)[:, 0] / sharers
+    return np.asarray(np.maximum(space.own - state.used, 0.0)[:, 0] + shared[space.group])
 
 
 def _scale(base: Floats, aim: Aim) -> Scale:

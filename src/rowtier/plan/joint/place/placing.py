@@ -43,12 +43,14 @@ WISHES = (
     Wish(1.0, 1.0, 0.6, 0.02),
 )
 ROUNDS = (  # wishes that are tried, proposals for each of their pieces, and at most
-    (len(WISHES), 200, 150_000),
-    (2, 600, 500_000),
+    (len(WISHES), 300, 300_000),
+    (3, 1_200, 1_200_000),
 )
-LAST = (4_000, 2_500_000)  # proposals for each piece of the best, and at most
-OTHERWISE = 600_000  # proposals for other ways to divide tables, one after the other
-WAYS_TRIED, FEWEST = 150, 4  # of them, at most, and what is worth beginning with
+FINALISTS = 3  # divisions that are searched for longest, as the order among them may change
+LAST = (4_000, 3_000_000)  # proposals for each of their pieces, and at most
+TRIED = (600, 500_000)  # the same for a table that is divided otherwise
+OTHERWISE = 3_000_000  # of these proposals, for one table after the other
+WAYS_TRIED, FEWEST = 150, 12  # of other ways, at most, and what is worth beginning with
 
 
 class Placed(NamedTuple):
@@ -106,8 +108,14 @@ class Placing:
         if not found or not len(self._heavy):
             return found[0][0] if found else None
         best = self._otherwise(found[0][0])
-        longer = self._placed(list(best.divisions), *LAST)
-        return min([best] if longer is None else [best, longer], key=lambda one: one.cost_s)
+        others = [one for one, _ in found if one.divisions != found[0][0].divisions]
+        unlike = list(dict.fromkeys(tuple(one.divisions) for one in (best, *others)))
+        for ways in unlike[:FINALISTS]:
+            if self.stop():
+                break
+            longer = self._placed(list(ways), *LAST)
+            best = best if longer is None else min(best, longer, key=lambda one: one.cost_s)
+        return best
 
     def _otherwise(self, best: Placed) -> Placed:
         """Tables divided in other ways, one after the other, where that promises less.
@@ -115,7 +123,7 @@ class Placing:
         At best, all peaks vanish.
         """
         count = max(1, len(best.divided.pieces.load))
-        tries = min(WAYS_TRIED, OTHERWISE // (ROUNDS[0][1] * count))
+        tries = min(WAYS_TRIED, OTHERWISE // (TRIED[0] * count))
         tried = 0
         for place, division, cost_s in self._by_promise(best) if tries >= FEWEST else ():
             if tried == tries or self.stop():
@@ -126,7 +134,7 @@ class Placing:
             tried += 1
             others = list(best.divisions)
             others[place] = division
-            found = self._placed(others, *ROUNDS[-1][1:])
+            found = self._placed(others, *TRIED)
             if found is not None and found.cost_s < best.cost_s:
                 best = found
         return best

@@ -123,14 +123,15 @@ class PlacedRows:
         if not owned.any():
             return cls(setting, index, menu, pinned, buckets, 0, 0, even, own)
         sums = np.flatnonzero(menu.is_open & menu.by_sums)
-        priced = menu.choosing_s + (menu.memory_bytes @ setting.prices)[:, None]
         if len(without):
-            even[owned] = without[priced[without].argmin(axis=0)[owned]]
+            even[owned] = menu.even[owned]
         if setting.cluster.servers or pinned.whole or not len(without) or not len(sums):
             order = np.argsort(~owned, kind="stable")
             return cls(setting, index, menu, pinned, order, *2 * (int(owned.sum()),), even, own)
-        own[~owned] = sums[priced[sums].argmin(axis=0)[~owned]]
-        gain = (priced[even, buckets] - priced[own, buckets]) / np.maximum(menu.mass, 1e-300)
+        own[~owned] = menu.own[~owned]
+        paid_s = menu.memory_bytes @ setting.prices
+        gain = menu.choosing_s[even, buckets] + paid_s[even]
+        gain = (gain - menu.choosing_s[own, buckets] - paid_s[own]) / np.maximum(menu.mass, 1e-300)
         gain = np.where(menu.mass > 0, gain, -np.inf)
         order = np.lexsort((-gain, ~owned))
         most = max(int(owned.sum()), int((gain > 0).sum()))

@@ -22,6 +22,7 @@ from rowtier.profile.curve import Floats, Ints
 USED = 0.75  # of what is spread, that packing may count on
 LEAST_NODES = 4  # with fewer, the nodes of the devices that hold more feel it
 PORTIONS = 60  # about, that all rows in a memory are divided into
+ROOM = 0.9  # of what is left of a device's memory, as parts are not divided exactly
 ROUNDS = 4  # of levelling links and memory in turn
 SENT, MEMORY, BYTES, INSIDE = range(4)
 
@@ -183,18 +184,21 @@ class Levelling:
         fast = self.amounts.fast
         return np.asarray(fast[MEMORY] + MULTIPLES * self.setting.scarce[0] * fast[BYTES])
 
-    def spread(self, load: Floats) -> Spread:
-        """Which devices hold the rows that are spread, so that all of them end alike."""
+    def spread(self, load: Floats, free_bytes: Floats) -> Spread:
+        """Which devices hold the rows that are spread, so that all of them end alike.
+
+        `free_bytes` are those that a device has left if it holds as many as all others.
+        """
         if self.amounts is None:
             return Spread()
-        fast, slow = self._shares(load)
+        fast, slow = self._shares(load, free_bytes)
         sets: dict[tuple[int, int], list[tuple[int, ...] | None]] = {}
         for tier in range(1, self.amounts.by_table.shape[1]):
             _nested(self.amounts.by_table[:, tier, MEMORY], slow, tier, sets)
         _nested(self.amounts.by_table[:, 0, SENT], fast, 0, sets)
         return Spread(sets)
 
-    def _shares(self, load: Floats) -> tuple[Floats, Floats]:
+    def _shares(self, load: Floats, free_bytes: Floats) -> tuple[Floats, Floats]:
         """Of what is spread in fast memory and elsewhere, each device's share; 1 on average."""
         assert self.amounts is not None
         levels, (fast, slow) = self.setting.levels, (self.amounts.fast, self.amounts.slow)
@@ -206,7 +210,8 @@ class Levelling:
         for _ in range(ROUNDS):
             in_fast = _levelled(sums_s + slow[SENT] * in_slow, fast[SENT], np.inf * even)
             busy_s = (memory_s + self._fast_s * (in_fast - counted)[:, None]).max(axis=1)
-            most = room_s / max(slow[SENT], 1e-300)
+            free = 1 + ROOM * (free_bytes - fast[BYTES] * (in_fast - 1)) / max(slow[BYTES], 1.0)
+            most = np.minimum(room_s / max(slow[SENT], 1e-300), np.maximum(free, 0.0))
             in_slow = (in_slow + _levelled(busy_s, slow[MEMORY], most)) / 2
         return _levelled(sums_s + slow[SENT] * in_slow, fast[SENT], np.inf * even), in_slow
 

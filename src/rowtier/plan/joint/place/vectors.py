@@ -64,6 +64,7 @@ class Packed(NamedTuple):
     owner: Ints
     width: Ints
     load: Floats  # device, way
+    free_bytes: Floats  # of each device, in whichever memory; of what is shared, its part
 
 
 class State(NamedTuple):
@@ -125,12 +126,14 @@ def in_node(groups: Groups, state: State, group: int, place: int, node: int) -> 
 
 
 @inner
-def links_s(load: Floats, less: Floats, more: Floats, level: int, aim: Aim) -> float:
-    """What a level's links take of a device whose load changes."""
-    levels = len(aim.links_s)
-    ids = load[level] - less[level] + more[level]
-    sums = load[levels + level] - less[levels + level] + more[levels + level]
-    return float(max(ids, aim.mean[level]) + max(sums, aim.mean[levels + level]))
+def links_s(
+    load: Floats, device: int, change: Floats, sign: float, level: int, mean: Floats
+) -> float:
+    """What a level's links take of a device whose load changes by so much, in some direction."""
+    sums = len(mean) // 2 + level
+    asked_s = load[device, level] + sign * change[level]
+    sent_s = load[device, sums] + sign * change[sums]
+    return float(max(asked_s, mean[level]) + max(sent_s, mean[sums]))
 
 
 @compiled
@@ -143,7 +146,7 @@ def peaks(load: Floats, aim: Aim) -> Floats:
     found[levels] = -np.inf
     for device in range(len(load)):
         for level in range(levels):
-            busy_s = links_s(load[device], nothing, nothing, level, aim)
+            busy_s = links_s(load, device, nothing, 1.0, level, aim.mean)
             found[level] = max(found[level], busy_s)
         memory_s = -np.inf
         for way in range(2 * levels, load.shape[1]):

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.cost.terms import sums_work_seconds
+from rowtier.jit import compiled
 from rowtier.plan.joint.place.rows import MULTIPLES, NEAR, PlacedRows
 from rowtier.profile.curve import Floats, Ints
 
@@ -240,8 +241,9 @@ def choose(ways: Ways, light_ids_s: float, means: Means, wish: Wish) -> Ints:
 class _Choice:
     def __init__(self, ways: Ways, light_ids_s: float, means: Means, wish: Wish):
         self.ways, self.light_ids_s, self.means = ways, light_ids_s, means
-        self.first = np.flatnonzero(np.diff(ways.table, prepend=-1))  # way of each table
-        self.lengths = np.diff(self.first, append=len(ways.table))
+        starts = np.flatnonzero(np.diff(ways.table, prepend=-1))
+        self.first = np.append(starts, len(ways.table))  # way of each table
+        self.asked_s = np.stack([ways.ids_s, ways.sums_s, ways.memory_s, ways.node_s], axis=1)
         self.base_s = ways.cost_s + _hard_s(ways, means, wish)
         self.all_ids_s = ways.ids_s * ways.pieces / means.devices
 
@@ -269,18 +271,29 @@ class _Choice:
     def _at(self, heights: Floats, counts: float) -> tuple[float, Ints]:
         """What all tables cost if pieces may be so large, and which ways that are."""
         ways, means = self.ways, self.means
-        allowed = (ways.ids_s <= heights[0]) & (ways.sums_s <= heights[1])
-        allowed &= (ways.memory_s <= heights[2]) & (ways.node_s <= heights[3])
-        cost_s = np.where(allowed, self.base_s - (1 - counts) * ways.inside_s, np.inf)
-        best_s = np.minimum.reduceat(cost_s, self.first)
-        hits = np.flatnonzero(cost_s == np.repeat(best_s, self.lengths))
-        chosen = hits[np.searchsorted(hits, self.first)]
+        cost_s = self.base_s - (1 - counts) * ways.inside_s
+        chosen = _cheapest(self.first, self.asked_s, heights, cost_s)
         ids_s = self.light_ids_s + float(self.all_ids_s[chosen].sum())
         inside_s = float(ways.inside_s[chosen].sum())
         links = max(ways.ids_s[chosen].max() - ids_s, ways.sums_s[chosen].max() - means.sums_s, 0)
         over_s = links + max(ways.memory_s[chosen].max() - means.memory_s, 0)
         over_s += max(ways.node_s[chosen].max() - inside_s, 0)
-        return float(self.base_s[chosen].sum() + over_s), np.asarray(chosen)
+        return float(self.base_s[chosen].sum() + over_s), chosen
+
+
+@compiled
+def _cheapest(first: Ints, asked_s: Floats, heights: Floats, cost_s: Floats) -> Ints:
+    """The cheapest way of each table whose pieces are not too large; the first if all are."""
+    found = first[:-1].copy()
+    for table in range(len(found)):
+        best = np.inf
+        for way in range(first[table], first[table + 1]):
+            low = cost_s[way] < best
+            for peak in range(len(heights)):
+                low = low and asked_s[way, peak] <= heights[peak]
+            if low:
+                best, found[table] = cost_s[way], way
+    return found
 
 
 def _hard_s(ways: Ways, means: Means, wish: Wish) -> Floats:
