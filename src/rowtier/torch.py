@@ -27,8 +27,8 @@ from rowtier.runtime.optim import (
 from rowtier.runtime.pipeline import Pipeline
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.together import Together
+from rowtier.runtime.troubles import LostRankError
 from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
-from rowtier.runtime.wire import LostRankError
 
 __all__ = [
     "SGD",

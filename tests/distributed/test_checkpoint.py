@@ -180,3 +180,24 @@ def test_a_table_of_another_shape_is_refused_on_every_rank(workers: Any, tmp_pat
     other = [TABLES[0].model_copy(update={"num_embeddings": 31})]
     for message in workers.run(2, fail_to_load, plan_of((2,), row_wise, other), tmp_path):
         assert "embedding_bags.sgd_sum.weight has shape [30, 4] there and [31, 4] here" in message
+
+
+def test_a_bit_that_flipped_in_the_shard_of_one_rank_is_an_error_on_every_rank(
+    workers: Any, tmp_path: Path
+) -> None:
+    plan = plan_of((2,), row_wise, TABLES[2:3])
+    workers.run(2, stage, plan, tmp_path, 1, True)
+    path = tmp_path / "save-000001" / "__1_0.distcp"
+    raw = bytearray(path.read_bytes())
+    at = raw.index(b"PK", 1) - 200  # near the end of the first tensor
+    raw[at] ^= 1
+    path.write_bytes(raw)
+    for message in workers.run(2, fail_to_load, plan, tmp_path):
+        assert f"{path}: bytes " in message
+        assert "differ from what was saved (checksum)" in message
+    (tmp_path / "save-000001" / ".metadata").unlink()
+    for message in workers.run(2, fail_to_load, plan, tmp_path):
+        assert ".metadata: cannot be read" in message
+    (tmp_path / "current.json").write_text('{"saves": [3]}')
+    for message in workers.run(2, fail_to_load, plan, tmp_path):
+        assert "current.json: 1 mistake" in message

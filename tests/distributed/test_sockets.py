@@ -9,8 +9,9 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-pytest.importorskip("torch", reason="torch is not installed")
+torch = pytest.importorskip("torch", reason="torch is not installed")
 
+import jobs
 from cases import Case, cluster_of
 from strategies import counted
 from test_exact import same
@@ -18,6 +19,7 @@ from test_exact import same
 from rowtier import Band, Plan, Profile, Table
 from rowtier.cost.tree import tree_of
 from rowtier.runtime import neighbours, sockets
+from rowtier.runtime.troubles import LostRankError
 from rowtier.runtime.wire import Swap, Wire
 from rowtier.runtime.world import World
 
@@ -72,6 +74,44 @@ def test_what_arrives_is_what_gloo_brings(workers: Any, ranks: int, least: int) 
     assert own == workers.run(ranks, exchange, ranks, True, 2**40)
 
 
+def bytes_sent(rank: int, group: Any, plan: Plan) -> tuple[int, int]:
+    """Bytes that a rank gave to its connections, and those that its counters know of."""
+    module = jobs.embeddings_of(plan, group, {"t": np.ones((30, 4), dtype=np.float32)})
+    real, sent = sockets._Going.send, 0
+
+    def send(going: Any, link: Any) -> bool:
+        nonlocal sent
+        before = sum(map(len, going.left))
+        more = real(going, link)
+        sent += before - sum(map(len, going.left))
+        return more
+
+    batch = {"f": (torch.arange(9) + rank, torch.tensor([3, 0, 6]))}
+    module.counters.reset()
+    with patch.object(sockets._Going, "send", send):
+        for _ in range(3):
+            module(batch)["f"].sum().backward()
+            module.optimizer.step()
+        return sent, int(module.counters.links[:, 0].sum())
+
+
+def test_every_byte_that_is_sent_is_counted(workers: Any) -> None:
+    for sync in ("sparse", "dense"):
+        for optimizer in ("sgd", "rowwise_adagrad"):
+            bands = (
+                Band(start=0, stop=5, scope="device", tier="ram", sync=sync),
+                Band(start=5, stop=18, scope="level0", tier="ram", coalesced=True),
+                Band(start=18, stop=30, scope="level0", tier="ram", exchange="sums"),
+            )
+            table = Table(
+                name="t", num_embeddings=30, embedding_dim=4, features=("f",), optimizer=optimizer
+            )
+            profile = Profile(4, (counted(table, np.arange(30)[::-1].copy()),))
+            plan = Plan.build("made", profile, cluster_of((2,)), {"t": bands})
+            for sent, known in workers.run(2, bytes_sent, plan):
+                assert sent == known > 0
+
+
 def unreachable(rank: int, group: Any, odd: int) -> bool:
     """Whether a rank falls back to gloo if one of them cannot listen."""
 
@@ -98,16 +138,17 @@ def timed_out(rank: int, group: Any) -> str:
     if rank:
         time.sleep(1)  # its connections stay open
         return ""
-    with patch.object(Wire, "_lost", lambda _: []):
-        try:
-            wire.barrier()
-        except RuntimeError as error:
-            return str(error)
+    try:
+        wire.barrier()
+    except LostRankError as error:
+        return str(error)
     return "nothing"
 
 
 def test_a_rank_that_does_not_answer_is_named(workers: Any) -> None:
-    assert workers.run(2, timed_out)[0] == "no answer from rank 1 for 0.2 s"
+    said = workers.run(2, timed_out)[0]
+    assert said.startswith("no answer for 0.2 s")
+    assert "from rank 1, which has said nothing" in said
 
 
 def test_training_is_the_same_over_gloo(workers: Any) -> None:

@@ -173,6 +173,52 @@ def test_a_disk_that_fails_is_named_where_its_rows_are_needed(tmp_path: Path) ->
         pages.hold(ints(2))
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("page", [3, 4, 9])
+def test_a_bit_that_flipped_on_the_disk_is_an_error_that_names_page_and_table(
+    ahead: bool, page: int, tmp_path: Path
+) -> None:
+    pages = Pages(tmp_path)
+    pages.allot(10)
+    pages.name(0, 3, "user")
+    pages.name(4, 9, "item")
+    write(pages, np.arange(10), 1)
+    pages.settle()
+    pages.close()
+    pages.settle()
+    flip(pages, page, bit=8 * 1000 + 5)
+    if ahead:
+        pages.prefetch(ints(page))
+    table = "user" if page == 3 else "item"
+    with pytest.raises(UserError, match=rf"page {page} with rows of table '{table}'.*checksum"):
+        pages.hold(ints(page))
+    others = np.array([number for number in range(10) if number != page])
+    assert (words(pages)[pages.hold(others)] == 1).all()
+    flip(pages, page, bit=8 * 1000 + 5)
+    assert (words(pages)[pages.hold(ints(page))] == 1).all()
+
+
+def flip(pages: Pages, page: int, bit: int) -> None:
+    """Flip a bit in the file, past the page cache as the file is."""
+    room = mmap.mmap(-1, PAGE_BYTES)
+    os.preadv(pages._file.handle, [room], page * PAGE_BYTES)
+    room[bit // 8] ^= 1 << bit % 8
+    os.pwritev(pages._file.handle, [room], page * PAGE_BYTES)
+
+
+def test_two_pages_that_changed_places_are_told_apart(tmp_path: Path) -> None:
+    pages = Pages(tmp_path)
+    pages.allot(2)
+    for page in (0, 1):
+        write(pages, ints(page), page + 1)
+    pages.settle()
+    pages.close()
+    pages.settle()
+    pages._sums[:] = pages._sums[::-1].copy()
+    with pytest.raises(UserError, match="page 0"):
+        pages.hold(ints(0))
+
+
 def test_a_collected_pool_closes_its_file(tmp_path: Path) -> None:
     pages = Pages(tmp_path)
     pages.allot(10)

@@ -6,25 +6,24 @@ or the new one whole: see `saves.py`.
 
 from __future__ import annotations
 
-import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 from torch.distributed.tensor import DTensor
 
-from rowtier.errors import MismatchError, RowtierError, UserError
-from rowtier.files import StrPath
-from rowtier.runtime import logical, saves
+from rowtier.errors import MismatchError, UserError
+from rowtier.reading import StrPath
+from rowtier.runtime import logical, saves, shards
+from rowtier.runtime.about import About, SavedFile, SavedTable
 from rowtier.runtime.flat import flatten, restore
 from rowtier.runtime.module import ShardedEmbeddings
+from rowtier.runtime.shards import CheckedReader
 
 
 def save_checkpoint(
@@ -52,16 +51,29 @@ def save_checkpoint(
     content: dict[str, Any] = {name: flat.rest for name, flat in flats.items()}
     for flat in flats.values():
         content.update(flat.tensors)
-    save: Path = job.on_first(lambda: saves.begin(Path(folder)))
-    try:
-        _write(job, content, save)
-    except RowtierError:
-        if job.rank == 0:
-            shutil.rmtree(save, ignore_errors=True)
-        raise
-    about = {"parts": list(parts), "tables": _tables_of(parts)}
-    job.on_first(lambda: saves.finish(save, about, keep))
+    with ExitStack() as held:
+
+        def begin() -> Path:
+            held.enter_context(saves.only_writer(Path(folder)))
+            return saves.begin(Path(folder))
+
+        save: Path = job.on_first(begin)
+        try:
+            files = job.gathered(shards.write(save, content, job.group, job.alone))
+        except Exception:
+            if job.rank == 0:
+                saves.remove(save)
+            raise
+        job.on_first(lambda: _finish(save, parts, files, keep))
     return save
+
+
+def _finish(
+    save: Path, parts: Mapping[str, Any], files: list[dict[str, SavedFile]], keep: int
+) -> None:
+    every = {name: file for rank in files for name, file in rank.items()}
+    every[shards.METADATA] = shards.saved_metadata(save)
+    saves.finish(save, About(parts=tuple(parts), tables=_tables_of(parts), files=every), keep)
 
 
 def load_checkpoint(
@@ -77,18 +89,11 @@ def load_checkpoint(
     """
     _check_parts(parts)
     job = _Job.of(process_group)
-    save: Path = job.on_first(lambda: saves.current(Path(folder)))
-    about = saves.about(save)
-    saved = about["parts"]
-    for name in parts:
-        if name not in saved:
-            raise MismatchError(
-                f"{folder}: the checkpoint has no part {name!r}; it has {', '.join(saved)}: load "
-                "those, or give the part the name it was saved under"
-            )
-    _check_vocabularies(folder, about.get("tables", {}), parts)
-    rests = _read(job, dict.fromkeys(parts), save)
-    tensors = _read(job, _room(save, parts), save)
+    save, about = job.on_first(lambda: _current(Path(folder)))
+    reader = CheckedReader(save, about)
+    room = job.on_all(lambda: _room(folder, reader, parts))
+    rests = shards.read(reader, dict.fromkeys(parts), job.group, job.alone)
+    tensors = shards.read(reader, room, job.group, job.alone)
     values = {}
     for name, part in parts.items():
         state = restore(name, rests[name], tensors)
@@ -97,6 +102,18 @@ def load_checkpoint(
         else:
             values[name] = state
     return values
+
+
+def _current(folder: Path) -> tuple[Path, About]:
+    save = saves.current(folder)
+    about = saves.about(save)
+    if not about.files:
+        warnings.warn(
+            f"{save}: was saved without checksums, so its bits cannot be checked; the next save "
+            "has them",
+            stacklevel=2,
+        )
+    return save, about
 
 
 def _has_state(part: Any) -> bool:
@@ -111,7 +128,7 @@ def _check_parts(parts: Mapping[str, Any]) -> None:
             raise UserError(f"part {name!r}: leave the dot out; names of tensors have dots inside")
 
 
-def _tables_of(parts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+def _tables_of(parts: Mapping[str, Any]) -> dict[str, SavedTable]:
     """The saved names of all tables, for `rowtier export`."""
     found = {}
     for part, module in parts.items():
@@ -120,88 +137,64 @@ def _tables_of(parts: Mapping[str, Any]) -> dict[str, dict[str, str]]:
             if isinstance(child, ShardedEmbeddings):
                 prefix = ".".join(filter(None, (part, path)))
                 for name, table in logical.weight_names(child.engine).items():
-                    about = {"name": name, "table": table.name, "pooling": table.pooling}
                     words = child.plan.vocabularies.get(table.name)
-                    if words is not None:
-                        about["vocabulary"] = words.fingerprint
-                    found[f"{prefix}.{name}"] = about
+                    found[f"{prefix}.{name}"] = SavedTable(
+                        name=name,
+                        table=table.name,
+                        pooling=table.pooling,
+                        vocabulary=None if words is None else words.fingerprint,
+                    )
     return found
 
 
 def _check_vocabularies(
-    folder: StrPath, saved: Mapping[str, Mapping[str, str]], parts: Mapping[str, Any]
+    folder: StrPath, saved: Mapping[str, SavedTable], parts: Mapping[str, Any]
 ) -> None:
     """Refuse rows that were trained for other ids."""
     for name, here in _tables_of(parts).items():
-        before = saved.get(name, {}).get("vocabulary")
-        if name in saved and before != here.get("vocabulary"):
+        before = saved[name].vocabulary if name in saved else here.vocabulary
+        if before != here.vocabulary:
             raise MismatchError(
-                f"{folder}: table {here['table']!r} was trained with vocabulary {before} and the "
-                f"plan has {here.get('vocabulary')}, so its rows stand for other ids: profile with "
+                f"{folder}: table {here.table!r} was trained with vocabulary {before} and the "
+                f"plan has {here.vocabulary}, so its rows stand for other ids: profile with "
                 "--vocabulary and the folder of the plan that was trained, and plan from that"
             )
 
 
-def _room(save: Path, parts: Mapping[str, Any]) -> dict[str, torch.Tensor]:
+def _room(
+    folder: StrPath, reader: CheckedReader, parts: Mapping[str, Any]
+) -> dict[str, torch.Tensor]:
     """Tensors to read into: a rank's rows of what it keeps by rows, all of anything else."""
+    saved = reader.about.parts
+    for name in parts:
+        if name not in saved:
+            raise MismatchError(
+                f"{folder}: the checkpoint has no part {name!r}; it has {', '.join(saved)}: load "
+                "those, or give the part the name it was saved under"
+            )
+    _check_vocabularies(folder, reader.about.tables, parts)
     here: dict[str, torch.Tensor] = {}
     with logical.blank():
         for name, part in parts.items():
             if _has_state(part):
                 here.update(flatten(name, part.state_dict()).tensors)
     room: dict[str, torch.Tensor] = {}
-    for key, stored in dcp.FileSystemReader(save).read_metadata().state_dict_metadata.items():
+    for key, stored in reader.read_metadata().state_dict_metadata.items():
         if key.partition(".")[0] not in parts or not hasattr(stored, "size"):
             continue
         mine = here.get(key)
         if isinstance(mine, DTensor):
             if mine.shape != stored.size:
                 raise MismatchError(
-                    f"{save}: {key} has shape {list(stored.size)} there and {list(mine.shape)} "
-                    "here: plan for tables of the shape in the checkpoint and with the same "
-                    "optimizer, or load only the parts that fit"
+                    f"{reader.save}: {key} has shape {list(stored.size)} there and "
+                    f"{list(mine.shape)} here: plan for tables of the shape in the checkpoint and "
+                    "with the same optimizer, or load only the parts that fit"
                 )
             room[key] = mine
         else:
             # New memory, not the part's own: a read that fails leaves the part as it was.
             room[key] = torch.empty(stored.size, dtype=stored.properties.dtype)
     return room
-
-
-def _write(job: _Job, content: dict[str, Any], save: Path) -> None:
-    with _in_plain_words(f"{save}: cannot be written; the checkpoint before it is whole"):
-        dcp.save(
-            content,
-            storage_writer=dcp.FileSystemWriter(save),
-            planner=DefaultSavePlanner(flatten_state_dict=False),
-            process_group=job.group,
-            no_dist=job.size == 1,
-        )
-
-
-def _read(job: _Job, content: dict[str, Any], save: Path) -> dict[str, Any]:
-    with _in_plain_words(f"{save}: cannot be read"):
-        dcp.load(
-            content,
-            storage_reader=dcp.FileSystemReader(save),
-            planner=DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False),
-            process_group=job.group,
-            no_dist=job.size == 1,
-        )
-    return content
-
-
-@contextmanager
-def _in_plain_words(what: str) -> Iterator[None]:
-    with warnings.catch_warnings():
-        # torch warns that one process saves alone, which is what was asked for.
-        warnings.filterwarnings("ignore", message=".*torch.distributed is")
-        try:
-            yield
-        except dcp.api.CheckpointException as error:
-            rank, (cause, _) = next(iter(error.failures.items()))
-            why = f"{type(cause).__name__}: {str(cause).strip().splitlines()[0]}"
-            raise RowtierError(f"{what} (rank {rank}: {why})") from error
 
 
 @dataclass(frozen=True)
@@ -218,6 +211,39 @@ class _Job:
             return cls(0, 1, None)
         return cls(dist.get_rank(group), dist.get_world_size(group), group)
 
+    @property
+    def alone(self) -> bool:
+        """Whether there is nobody to talk to."""
+        return self.size == 1
+
+    def gathered(self, value: Any) -> list[Any]:
+        """The values of all ranks, in their order; for rank 0 only."""
+        if self.alone:
+            return [value]
+        found = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(value, found, self._first, self.group)
+        return found or []
+
+    def on_all(self, work: Callable[[], Any]) -> Any:
+        """Do something on every rank; if it fails on any, all get the error of the first."""
+        found, failure = None, None
+        try:
+            found = work()
+        except Exception as error:
+            failure = error
+        failures = [failure]
+        if not self.alone:
+            failures = [None] * self.size
+            dist.all_gather_object(failures, failure, self.group)
+        for theirs in failures:
+            if theirs is not None:
+                raise failure or theirs
+        return found
+
+    @property
+    def _first(self) -> int:
+        return 0 if self.group is None else dist.get_global_rank(self.group, 0)
+
     def on_first(self, work: Callable[[], Any]) -> Any:
         """Do something on rank 0; all ranks get its result, or its error."""
         told: list[Any] = [None, None]
@@ -226,9 +252,8 @@ class _Job:
                 told[0] = work()
             except Exception as error:
                 told[1] = error
-        if self.size > 1:
-            first = 0 if self.group is None else dist.get_global_rank(self.group, 0)
-            dist.broadcast_object_list(told, first, self.group)
+        if not self.alone:
+            dist.broadcast_object_list(told, self._first, self.group)
         if told[1] is not None:
             raise told[1]
         return told[0]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
-from rowtier.runtime.engine import RunOptions
+from rowtier.runtime.options import RunOptions
 
 if TYPE_CHECKING:
     from rowtier.runtime.module import ShardedEmbeddings

@@ -16,9 +16,11 @@ from numpy.typing import NDArray
 
 from rowtier.cost.amounts import whole_bytes
 from rowtier.errors import UserError
-from rowtier.files import StrPath, dump_json, write_atomic
+from rowtier.files import dump_json
+from rowtier.reading import StrPath
 from rowtier.runtime.address import Piece
 from rowtier.runtime.world import World
+from rowtier.writing import write_atomic
 
 if TYPE_CHECKING:
     from rowtier.runtime.wire import Wire
@@ -57,7 +59,8 @@ class PerBand:
 class Counters:
     """Counts of one rank since the last `reset`; bands in the order of the plan.
 
-    `headers` are the bytes that tell how many entries follow, and of which bags; `norms` those
+    `headers` are the bytes that tell how many entries follow, of which bags and of which call
+    (eight bytes in every message); `norms` those
     that row-wise Adagrad needs of rows whose columns lie apart. Neither is part of a
     prediction. Partial sums that several bands share count for the first of them.
     """
@@ -65,8 +68,9 @@ class Counters:
     world: World
     pieces: list[Piece]
     per_band: bool = False
+    wires: list[Wire] = field(default_factory=list)  # whose stamps count, too
     steps: int = 0
-    ranks: Ints = field(init=False)  # flows × sent, received × ranks: bytes
+    ranks: Ints = field(init=False)  # flows × sent, received × ranks: bytes, without stamps
     bands: PerBand | None = field(init=False)
 
     def __post_init__(self) -> None:
@@ -80,6 +84,12 @@ class Counters:
         self.steps = 0
         self.ranks = np.zeros((len(FLOWS), 2, self.world.size), dtype=np.int64)
         self.bands = PerBand(self._passes, len(self.pieces)) if self.per_band else None
+        self._stamps_before = self._stamps()
+
+    def _stamps(self) -> Ints:
+        """Bytes of stamps so far: sent, received × ranks."""
+        none = np.zeros((2, self.world.size), dtype=np.int64)
+        return np.asarray(sum((wire.stamp_bytes for wire in self.wires), none))
 
     def add(self, flow: str, sent: Ints | int, received: Ints | int) -> None:
         """Count the bytes of a message to, and from, each rank (or each of them as many)."""
@@ -90,7 +100,9 @@ class Counters:
     @property
     def links(self) -> Ints:
         """Bytes by flows × sent, received × levels."""
-        return np.asarray(self.ranks @ self._passes)
+        bytes_of = self.ranks.copy()
+        bytes_of[_FLOW_NUMBERS["headers"]] += self._stamps() - self._stamps_before
+        return np.asarray(bytes_of @ self._passes)
 
     def gathered(self, wire: Wire) -> Totals:
         """The counts of all ranks; all of them must call this."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import Any
 
 from rowtier.errors import UserError
+from rowtier.runtime.watchdog import RankWatch
 
 
 class DenseTime:
@@ -18,14 +18,9 @@ class DenseTime:
         self._inside = 0.0
         self._began = time.perf_counter()
 
-    @contextmanager
-    def inside(self) -> Iterator[None]:
-        """Leave out what happens in here."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._inside += time.perf_counter() - began
+    def leave_out(self, seconds: float) -> None:
+        """Time that the embeddings took."""
+        self._inside += seconds
 
     def end_step(self) -> None:
         """The embeddings have been updated; what follows is of the next step."""
@@ -47,3 +42,24 @@ class DenseTime:
                 "embeddings.optimizer.step() inside `with embeddings.measure_dense() as dense`"
             )
         return statistics.median(self._steps)
+
+
+class Inside:
+    """A context around one call of the embeddings: who measures, or watches, learns of it."""
+
+    __slots__ = ("_before", "_began", "_call", "_timed", "_watch")
+
+    def __init__(self, watch: RankWatch | None, timed: DenseTime | None, call: str):
+        self._watch, self._timed, self._call = watch, timed, call
+
+    def __enter__(self) -> None:
+        if self._watch is not None:
+            self._before = self._watch.enter(self._call)
+        if self._timed is not None:
+            self._began = time.perf_counter()
+
+    def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        if self._watch is not None:
+            self._watch.leave(self._before, error)
+        if self._timed is not None:
+            self._timed.leave_out(time.perf_counter() - self._began)

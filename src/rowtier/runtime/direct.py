@@ -22,6 +22,7 @@ import os
 import platform
 import sys
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -53,15 +54,22 @@ class File:
         weakref.finalize(self, os.close, handle)
 
 
+Seen = Callable[[Ints], None]  # which of the pages; must not fail
+
+
+def _nothing(_: Ints) -> None:
+    """Nobody looks."""
+
+
 class Access(Protocol):
     """Moves pages between a file and a buffer; one at a time may use it."""
 
-    def read(self, pages: Ints, frames: Ints) -> None:
-        """Fill frames of the buffer with pages of the file."""
+    def read(self, pages: Ints, frames: Ints, arrived: Seen = _nothing) -> None:
+        """Fill frames of the buffer with pages of the file; some arrive while others do not."""
         ...
 
-    def write(self, pages: Ints, frames: Ints) -> None:
-        """Write frames of the buffer to pages of the file."""
+    def write(self, pages: Ints, frames: Ints, sent: Seen = _nothing) -> None:
+        """Write frames of the buffer to pages of the file; some are sent before others are."""
         ...
 
 
@@ -88,17 +96,18 @@ class KernelAio:
         self._context = int(context[0])
         weakref.finalize(self, _call, destroy, self._context).atexit = False
 
-    def read(self, pages: Ints, frames: Ints) -> None:
+    def read(self, pages: Ints, frames: Ints, arrived: Seen = _nothing) -> None:
         """Fill frames of the buffer with pages of the file."""
-        self._run(_READ, pages, frames)
+        self._run(_READ, pages, frames, arrived)
 
-    def write(self, pages: Ints, frames: Ints) -> None:
+    def write(self, pages: Ints, frames: Ints, sent: Seen = _nothing) -> None:
         """Write frames of the buffer to pages of the file."""
-        self._run(_WRITE, pages, frames)
+        self._run(_WRITE, pages, frames, sent)
 
-    def _run(self, opcode: int, pages: Ints, frames: Ints) -> None:
+    def _run(self, opcode: int, pages: Ints, frames: Ints, seen: Seen) -> None:
         count = len(pages)
         requests = np.zeros(count, dtype=_REQUEST)
+        requests["data"] = np.arange(count)
         requests["opcode"], requests["file"] = opcode, self.file.handle
         requests["bytes"] = self.page_bytes
         requests["buffer"] = self._address + frames * self.page_bytes
@@ -111,21 +120,27 @@ class KernelAio:
             more = min(count - sent, DEPTH - (sent - done), AT_ONCE) if failure is None else 0
             if more:
                 try:
-                    sent += _call(self._submit, self._context, more, at.ctypes.data + 8 * sent)
+                    new = _call(self._submit, self._context, more, at.ctypes.data + 8 * sent)
+                    sent += new
+                    if opcode == _WRITE:
+                        seen(np.arange(sent - new, sent))
                 except OSError as error:
                     failure = error
             if failure is not None or sent == count or sent - done >= DEPTH:
                 arrived, bad = self._wait(min(AT_ONCE, sent - done))
-                done, failure = done + arrived, failure or bad
+                done, failure = done + len(arrived), failure or bad
+                if opcode == _READ and failure is None:
+                    seen(arrived)
         if failure is not None:
             raise failure
 
-    def _wait(self, least: int) -> tuple[int, OSError | None]:
+    def _wait(self, least: int) -> tuple[Ints, OSError | None]:
         events = self._events
         count = _call(self._get_events, self._context, least, DEPTH, events.ctypes.data, 0)
         results = events["result"][:count]
         bad = results[results != self.page_bytes]
-        return count, _failure(int(bad[0])) if len(bad) else None
+        which = events["data"][:count].astype(np.int64)
+        return which, _failure(int(bad[0])) if len(bad) else None
 
 
 class Threads:
@@ -136,12 +151,14 @@ class Threads:
         self._view = memoryview(buffer)
         self._pool = ThreadPoolExecutor(THREADS)
 
-    def read(self, pages: Ints, frames: Ints) -> None:
+    def read(self, pages: Ints, frames: Ints, arrived: Seen = _nothing) -> None:
         """Fill frames of the buffer with pages of the file."""
         self._run(os.preadv, pages, frames)
+        arrived(np.arange(len(pages)))
 
-    def write(self, pages: Ints, frames: Ints) -> None:
+    def write(self, pages: Ints, frames: Ints, sent: Seen = _nothing) -> None:
         """Write frames of the buffer to pages of the file."""
+        sent(np.arange(len(pages)))
         self._run(os.pwritev, pages, frames)
 
     def _run(self, move: Any, pages: Ints, frames: Ints) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch.distributed as dist
@@ -16,55 +15,27 @@ from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.address import Piece, pieces_of
+from rowtier.runtime.agreement import Prepared
 from rowtier.runtime.bundles import Lookups, bundles_of
 from rowtier.runtime.counters import Counters
-from rowtier.runtime.dense_time import DenseTime
+from rowtier.runtime.dense_time import DenseTime, Inside
 from rowtier.runtime.exchange import Exchange, Trip
-from rowtier.runtime.groups import Group
-from rowtier.runtime.memory import Tiers, memories
+from rowtier.runtime.memory import memories
 from rowtier.runtime.optim import SGD, Optimizer, Update
 from rowtier.runtime.reduce import Reducer
+from rowtier.runtime.stamps import CallFacts, Standing
 from rowtier.runtime.storage import Init, Shard, first_weights
 from rowtier.runtime.sync import Sums
 from rowtier.runtime.update_kernels import squares_of
+from rowtier.runtime.watchdog import RankWatch
 from rowtier.runtime.wire import Wire
-from rowtier.runtime.world import World
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-Gradients = Literal["mean", "sum"]
+FORWARD, BACKWARD = "forward", "backward"  # calls, by the names that users know
+STEP, CLIP = "optimizer.step()", "clip_grad_value_()"
 _CHUNK = 1 << 13  # rows that are made at once
-_NOT_MEASURED: AbstractContextManager[None] = nullcontext()
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """How a plan is run; what it decides is not in here.
-
-    `gradients`: "mean" divides the sum over all ranks by their number, as DDP and TorchRec
-    do; "sum" does not. `ids`: "narrow" sends 4 bytes an id where the table allows.
-    `rows`: batches hold rows, made with `plan.rows_of`, in place of ids.
-    `tiers` maps tier names to folders, or `Disk`s; all others are RAM.
-    `counters`: count rows and bytes of every band, which takes time in every step; bytes per
-    link level are counted always.
-    """
-
-    gradients: Gradients = "mean"
-    ids: Literal["narrow", "wide"] = "narrow"
-    tiers: Tiers = field(default_factory=dict)
-    local_world_size: int | None = None
-    seed: int = 0
-    init: Init | None = None
-    rows: bool = False
-    counters: bool = False
-
-    def __post_init__(self) -> None:
-        for name, accepted in (("gradients", ("mean", "sum")), ("ids", ("narrow", "wide"))):
-            if getattr(self, name) not in accepted:
-                raise UserError(
-                    f"{name} {getattr(self, name)!r}: accepted are {', '.join(accepted)}"
-                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,21 +50,17 @@ class Asked:
 class Engine:
     """One rank's part of a plan."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        groups: Sequence[Group],
-        group: dist.ProcessGroup | None,
-        options: RunOptions,
-    ):
+    def __init__(self, prepared: Prepared, watch: RankWatch | None):
+        plan, groups, options, self.world = prepared
         self.plan, self.groups, self.options = plan, groups, options
-        self.world = World.of(plan.cluster, group, options.local_world_size)
         self.wire = Wire(self.world)
-        self.wire.meet()
+        self.wire.meet(watch)
+        self.watch = watch
+        self.standing = Standing() if watch is None else self.wire.troubles.standing
         self.remapper = _shared_remapper(plan, self.wire, options.rows)
         self.pieces = pieces_of(plan, self.world)
         every = [piece for layers in self.pieces.values() for layer in layers for piece in layer]
-        self.counters = Counters(self.world, every, options.counters)
+        self.counters = Counters(self.world, every, options.counters, [self.wire])
         self.memories = memories(plan.cluster.tier_names, options.tiers)
         # What is run, and the same rows once more as the plan's pieces see them.
         group_of = {name: at for at, (_, names) in enumerate(groups) for name in names}
@@ -171,9 +138,18 @@ class Engine:
         entry, piece = self.remapper.tables[shard.piece.table.name], shard.piece
         return entry.rows()[entry.in_first_layer(piece.layer, piece.addresses_here())]
 
-    def inside(self) -> AbstractContextManager[None]:
+    def inside(self, call: str) -> Inside:
         """Around the embeddings' own calls: their time is not the dense part's."""
-        return _NOT_MEASURED if self.dense_time is None else self.dense_time.inside()
+        return Inside(self.watch, self.dense_time, call)
+
+    def begin(self, call: str, wire: Wire | None = None, facts: CallFacts | None = None) -> None:
+        """From here on messages are of a call, with numbers as they are now (or as given)."""
+        if self.watch is not None:
+            self.watch.steps = self.step_number
+            (wire or self.wire).stamps.begin(call, facts or self._facts())
+
+    def _facts(self) -> CallFacts:
+        return self.standing.facts(self.step_number)
 
     def lookups(self, batch: Addressed) -> list[Lookups]:
         """What each bundle is asked for, its features one after the other."""
@@ -198,6 +174,7 @@ class Engine:
 
         `keep_rows` if the weights of lookups want a gradient, which is made of rows.
         """
+        self.begin(FORWARD)
         if isinstance(batch, Asked):
             trip = self.exchange.fetch(batch.trip.result())
         else:
@@ -220,8 +197,13 @@ class Engine:
         self.overlap()
         assert self._beside is not None
         addressed = self.remapper(batch)
-        trip = self._beside.submit(lambda: self.exchange.ask(self.lookups(addressed)))
-        return Asked(addressed, trip)
+        facts = self._facts()  # as of now, not of when the other thread comes to it
+
+        def ask() -> Trip:
+            self.begin("the look ahead at ids", self.exchange.ids_wire, facts)
+            return self.exchange.ask(self.lookups(addressed))
+
+        return Asked(addressed, self._beside.submit(ask))
 
     def prefetch(self, asked: Asked) -> None:
         """Begin to bring the rows that a batch will read from disk; nothing else needs it."""
@@ -235,6 +217,7 @@ class Engine:
             # they follow one another in the same order on all ranks.
             wire = self.wire.beside()
             self.exchange.ids_wire = self.reducer.sync.wire = wire
+            self.counters.wires.append(wire)
             self._beside = ThreadPoolExecutor(1, "rowtier")
 
     def backward(self, trip: Trip, grads: Sequence[Floats]) -> None:
@@ -248,6 +231,7 @@ class Engine:
             entry.bundle: grad / entry.lengths if entry.table.pooling == "mean" else grad
             for entry, grad in zip(trip.lookups, grads, strict=True)
         }
+        self.begin(BACKWARD)
         self.exchange.backward(trip, scaled)
         if self._beside is not None:
             if self._synced is not None:
@@ -256,17 +240,20 @@ class Engine:
                     "backward pass: step the optimizer of the rows after each, or train without "
                     "the pipeline to add up gradients"
                 )
-            self._synced = self._beside.submit(self.reducer.sync.run)
+            self._synced = self._beside.submit(self._sync, self._facts())
 
     def norm(self) -> float:
         """The norm of all gradients that wait, over all tables; all ranks must call this."""
-        with self.inside():
+        with self.inside("the norm of gradients"):
+            self.begin("the norm of gradients")
             self._sums = self._every_sum()
             return float(np.sqrt(self.reducer.norm_squared(self._sums)))
 
     def clip_values(self, largest: float, factor: float) -> None:
         """Clamp every number of all gradients, times a factor, to at most `largest` in size."""
         limit = np.float32(largest)
+        self.standing.clip = largest
+        self.begin(CLIP)
         self._sums = {
             number: (slots, np.clip(grads, -limit, limit))
             for number, (slots, grads) in _scaled(self._every_sum(), factor).items()
@@ -288,6 +275,8 @@ class Engine:
         Gradients are multiplied by a factor first.
         """
         sums, summed = self._sums, self._sums is not None
+        self.standing.step(factor)
+        self.begin(STEP)
         scale = self._scale * factor
         if sums is None:
             sums = _scaled(self.reducer.sums(self._copies(), every=False), scale)
@@ -314,7 +303,15 @@ class Engine:
     def _copies(self) -> dict[int, Sums]:
         """Gradients of rows that have copies, summed over all of them."""
         synced, self._synced = self._synced, None
-        return self.reducer.sync.run() if synced is None else synced.result()
+        if synced is not None:
+            return synced.result()
+        if self.reducer.sync.wire is self.wire:  # a part of the call that this is
+            return self.reducer.sync.run()
+        return self._sync(self._facts())
+
+    def _sync(self, facts: CallFacts) -> dict[int, Sums]:
+        self.begin("keeping copies equal", self.reducer.sync.wire, facts)
+        return self.reducer.sync.run()
 
     def _update_simple(self, shard: Shard, scale: np.float32, optimizer: Optimizer) -> None:
         """Sum and update row by row, or block by block, while the sums are in the cache."""

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import IterableDataset, get_worker_info
 
 from rowtier.errors import MismatchError, RowtierError, UserError
-from rowtier.files import StrPath, fingerprint_of
+from rowtier.files import fingerprint_of
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Read, Remapper, reads_of
 from rowtier.profile.ids import lengths_of as kept_lengths
@@ -22,6 +22,7 @@ from rowtier.profile.ids import rows_of
 from rowtier.profile.profile import Profile
 from rowtier.profile.readers import open_source
 from rowtier.profile.vocabulary import Vocabulary
+from rowtier.reading import StrPath
 from rowtier.runtime.sample_order import Dealing, Last
 from rowtier.runtime.sample_reader import BatchReader, SampleFiles, Samples, lengths_of
 from rowtier.tables import Table, Tables
@@ -266,7 +267,14 @@ class _Progress:
     def __init__(self) -> None:
         # epoch, first batch, number of the state, workers of its pass + 1; then by worker:
         # number of the last state that it began with
-        self._shared = torch.zeros(4 + _MOST_WORKERS, dtype=torch.int64).share_memory_()
+        own = torch.zeros(4 + _MOST_WORKERS, dtype=torch.int64)
+        try:
+            self._shared = own.share_memory_()
+        except RuntimeError as error:
+            raise UserError(
+                f"no shared memory for {own.nbytes} bytes ({str(error).splitlines()[0]}): enlarge "
+                "/dev/shm (docker run --shm-size), or remove what is left in it"
+            ) from None
 
     @property
     def epoch(self) -> int:

@@ -22,6 +22,7 @@ from rowtier.profile.readers import Part, Source
 from rowtier.profile.readers.base import missing
 from rowtier.profile.readers.criteo import COLUMNS as CRITEO_COLUMNS
 from rowtier.profile.readers.files import changed, check_unchanged, reading
+from rowtier.profile.readers.npz import read_array
 from rowtier.profile.readers.parquet import path_keys
 
 Numbers = NDArray[Any]
@@ -218,8 +219,8 @@ class _NpzColumns:
 
     def open(self, part: Part) -> PartColumns:
         check_unchanged(part.path, part.stamp)
-        with reading(part.path), np.load(part.path, allow_pickle=False) as arrays:
-            found = {name: arrays[name] for name in self.names}
+        with reading(part.path), zipfile.ZipFile(part.path) as file:
+            found = {name: read_array(file, f"{name}.npy", part.path) for name in self.names}
         for name, array in found.items():
             if array.dtype.kind not in "biuf":
                 raise InvalidError(part.path, [Mistake(name, str(array.dtype), ACCEPTED)])

@@ -104,6 +104,7 @@ def load_state(engine: Engine, state: Mapping[str, Mapping[str, Any]]) -> None:
 def _agree(engine: Engine, call: str) -> None:
     if not _blank.get():
         engine.wire.agree(call)
+        engine.begin(call)
 
 
 def _state_names(engine: Engine, table: Table) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.plan.remap import Addressed
 from rowtier.runtime import kernels
-from rowtier.runtime.engine import Asked
+from rowtier.runtime.engine import BACKWARD, Asked
 from rowtier.runtime.exchange import Trip
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def brought_back(
 ) -> list[torch.Tensor]:
     """Bring gradients of outputs to the rows; those of the weights of lookups."""
     module = made.module
-    with module.engine.inside():
+    with module.engine.inside(BACKWARD):
         joined = _joined(module, grads)
         of_weights = _weight_grads(made, joined) if made.kept else []
         if to_rows:  # rows may be frozen

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
-from rowtier.files import StrPath
+from rowtier.reading import StrPath
 from rowtier.runtime.pages import BUFFER_BYTES, LEAST_FRAMES, PAGE_BYTES, Pages
 from rowtier.units import parse_bytes
 
@@ -52,6 +52,10 @@ class Rows(Protocol):
 
     def prefetch(self, slots: Ints, steps: int = 1) -> None:
         """Start to bring rows of the next step, or of this one; never needed, never wrong."""
+        ...
+
+    def name(self, slot: int, count: int, table: str) -> None:
+        """Say whose rows begin at a slot, for errors."""
         ...
 
 
@@ -88,6 +92,9 @@ class RamRows:
 
     def prefetch(self, slots: Ints, steps: int = 1) -> None:
         """Everything is here."""
+
+    def name(self, slot: int, count: int, table: str) -> None:
+        """Memory is not checked."""
 
 
 class Ram:
@@ -139,6 +146,12 @@ class DiskRows:
     def prefetch(self, slots: Ints, steps: int = 1) -> None:
         """Start to read the pages of rows in the background."""
         self._pages.prefetch(slots // self._per_page + self._first, steps)
+
+    def name(self, slot: int, count: int, table: str) -> None:
+        """Say whose rows begin at a slot, for errors."""
+        if count:
+            first, last = slot // self._per_page, (slot + count - 1) // self._per_page
+            self._pages.name(first + self._first, last + self._first, table)
 
 
 class Disk:

@@ -17,19 +17,23 @@ from rowtier.errors import UserError
 from rowtier.plan.bags import keyed_bags
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
+from rowtier.runtime.agreement import Prepared, prepared_together
 from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
-from rowtier.runtime.engine import Asked, Engine, Gradients, RunOptions
+from rowtier.runtime.engine import CLIP, FORWARD, Asked, Engine
 from rowtier.runtime.groups import Given, groups_of
 from rowtier.runtime.keyed import keyed_batch, keyed_outputs, traced_outputs
 from rowtier.runtime.lookup import Lookup, Made
 from rowtier.runtime.memory import Tiers
+from rowtier.runtime.options import Gradients, RunOptions
 from rowtier.runtime.row_gradient import Waiting
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.storage import Init
 from rowtier.runtime.torch_optimizers import refuse_in_backward
 from rowtier.runtime.traced import Output, register, trace
 from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
+from rowtier.runtime.watchdog import Patience
+from rowtier.runtime.world import World
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
@@ -80,12 +84,24 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         init: Init | None = None,
         rows: bool = False,
         counters: bool = False,
+        watchdog_s: float = 60.0,
+        watchdog_abort_s: float = 600.0,
     ):
         super().__init__()
-        options = RunOptions(
-            gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows, counters
-        )
-        self.engine = Engine(plan, groups_of(plan, optimizer), process_group, options)
+
+        def prepare() -> Prepared:
+            self._check_tables(plan)
+            options = RunOptions(
+                gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows, counters,
+                watchdog_s, watchdog_abort_s,
+            )  # fmt: skip
+            groups = groups_of(plan, optimizer)
+            world = World.of(plan.cluster, process_group, local_world_size)
+            return Prepared(plan, groups, options, world)
+
+        patience = Patience(watchdog_s, watchdog_abort_s)
+        kind = type(self).__name__
+        self.engine = Engine(*prepared_together(process_group, patience, kind, prepare))
         self.weighted = self.returns_ids = False
         self.given_optimizer = optimizer
         # What PyTorch sees of the rows: see row_gradient.py.
@@ -98,6 +114,10 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         )
         self.open_lookups: dict[int, Made] = {}
         self.number = register(self)
+
+    @classmethod
+    def _check_tables(cls, plan: Plan) -> None:
+        """Refuse tables that a module of this kind does not have; here none."""
 
     @classmethod
     def from_module(cls, module: torch.nn.Module, plan: Plan, *args: Any, **kw: Any) -> Any:
@@ -147,7 +167,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         Bytes per flow and link level are always counted, rows and bytes per band only if the
         module was made with `counters=True`.
         """
-        return self.engine.counters.gathered(self.engine.wire)
+        with self.engine.inside("count()"):
+            self.engine.begin("count()")
+            return self.engine.counters.gathered(self.engine.wire)
 
     @contextmanager
     def measure_dense(self) -> Iterator[DenseTime]:
@@ -168,7 +190,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         """Look up a batch."""
         if torch.compiler.is_compiling():
             return self._traced(batch)
-        with self.engine.inside():
+        with self.engine.inside(FORWARD):
             return self._look_up(batch)
 
     def _look_up(self, batch: Any) -> Any:
@@ -178,6 +200,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         if torch.is_grad_enabled():
             self.refuse_weights(weights)
         given = batch if asked else addressed
+        self.stands(records=torch.is_grad_enabled())
         found = Lookup.apply(self.row_handle, self, given, list(weights), *_on_host(weights))
         outputs = {
             read.key: output.to(addressed.origin.device)
@@ -185,12 +208,18 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         }
         return self._returned(outputs, addressed)
 
+    def stands(self, *, records: bool) -> None:
+        """Have the next call tell the others with what this rank looks up."""
+        standing = self.engine.standing
+        standing.trains, standing.weighted = self.row_handle.requires_grad, self.weighted
+        standing.records = records or not standing.trains
+
     def ask_ahead(self, batch: Any) -> Asked:
         """Begin to exchange the ids of a batch; call the module with the result, later.
 
         All ranks must call this in the same order.
         """
-        with self.engine.inside():
+        with self.engine.inside("ask_ahead"):
             asked = self.engine.ask_ahead(self._addressed(batch))
             return replace(asked, weights=self._trained_weights(batch))
 
@@ -312,7 +341,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         """
         if not clip_value >= 0:
             raise UserError(f"clip_value {clip_value}: give 0 or more")
-        with self.engine.inside():
+        with self.engine.inside(CLIP):
             self.waiting.clip_values(float(clip_value))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, _keep_vars: bool) -> None:

@@ -60,11 +60,19 @@ class Neighbours:
         """Whether the process of a rank runs; None if it is on another machine."""
         if rank not in self._pids:
             return None
+        return self._state(rank) not in "ZX"  # what is dead waits for its parent
+
+    def is_stopped(self, rank: int) -> bool:
+        """Whether the process of a rank is here, and somebody stopped it."""
+        return rank in self._pids and self._state(rank) in "Tt"
+
+    def _state(self, rank: int) -> str:
+        """The letter by which Linux says what a process does; X: there is none."""
         try:
             said = Path(f"/proc/{self._pids[rank]}/stat").read_text()
         except OSError:
-            return False
-        return said.rpartition(")")[2].split()[0] not in "ZX"  # what is dead waits for its parent
+            return "X"
+        return said.rpartition(")")[2].split()[0]
 
     def read(self, rank: int, address: int, into: torch.Tensor) -> None:
         """Copy what lies at an address of another rank."""

@@ -5,6 +5,9 @@ row: a page that is read ahead while a step runs and a page that this step updat
 frame. Pages stay from the forward pass to the end of the step; changed ones are then written
 behind the next step, whole and once. The file is scratch: it has no name, and is gone with the
 process, however that ends.
+
+Every page that is written has a checksum in memory, and what is read is held against it: a disk
+that returns other bits is an error, not other weights.
 """
 
 from __future__ import annotations
@@ -14,9 +17,11 @@ import mmap
 import os
 import tempfile
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,12 +29,38 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.runtime.direct import Access, File, access
+from rowtier.runtime.page_sums import Sums, keys_for, sum_pages
 from rowtier.units import show_bytes
 
 Ints = NDArray[np.int64]
 PAGE_BYTES = 4096
 BUFFER_BYTES = 64 << 20  # of frames; resident only as far as a step needed them
 LEAST_FRAMES = 8
+
+
+class _ChangedError(Exception):
+    """A page of the file is not what was written there."""
+
+    def __init__(self, page: int):
+        self.page = page
+        super().__init__(page)
+
+
+class _Summed(NamedTuple):
+    """What checksums are made of."""
+
+    words: Sums  # by frame
+    keys: Sums
+
+    def into(self, sums: Sums, frames: Ints) -> Callable[[Ints], None]:
+        """Notes the checksums of some frames while others are on their way."""
+
+        def note(which: Ints) -> None:
+            found = np.empty(len(which), dtype=np.uint64)
+            sum_pages(self.words, frames[which], self.keys, found)
+            sums[which] = found
+
+        return note
 
 
 class Pages:
@@ -43,9 +74,13 @@ class Pages:
         # Shared, not private, memory: a fork during a direct read would tear private pages off.
         self.buffer = mmap.mmap(-1, self.frames * page_bytes)
         self._bytes = np.frombuffer(self.buffer, dtype=np.uint8).reshape(self.frames, page_bytes)
+        words = np.frombuffer(self.buffer, dtype=np.uint64).reshape(self.frames, -1)
+        self._summed = _Summed(words, keys_for(page_bytes))
         self._file = File(_nameless_file(folder))
         self._frame_of = np.empty(0, dtype=np.int32)  # per page; −1: not in memory
         self._written = np.empty(0, dtype=np.bool_)  # per page; others are zeros
+        self._sums: Sums = np.empty(0, dtype=np.uint64)  # per page that was written
+        self._names: list[tuple[int, int, str]] = []  # first and last page of each table
         self._page_of = np.full(self.frames, -1, dtype=np.int64)
         self._until = np.zeros(self.frames, dtype=np.int64)  # the step each is kept for
         self._dirty = np.zeros(self.frames, dtype=np.bool_)
@@ -70,6 +105,8 @@ class Pages:
 
     def allot(self, pages: int) -> int:
         """Add pages of zeros to the file; the number of the first."""
+        with self._lock:
+            self._join_writes()  # they note checksums in the array that is replaced here
         first, self.count = self.count, self.count + pages
         size = self.page_bytes
         try:
@@ -80,7 +117,12 @@ class Pages:
             raise self._in_words(error, what) from error
         self._frame_of = np.append(self._frame_of, np.full(pages, -1, dtype=np.int32))
         self._written = np.append(self._written, np.zeros(pages, dtype=np.bool_))
+        self._sums = np.append(self._sums, np.zeros(pages, dtype=np.uint64))
         return first
+
+    def name(self, first: int, last: int, table: str) -> None:
+        """Say whose rows are on pages, for errors."""
+        self._names.append((first, last, table))
 
     def hold(self, pages: Ints) -> Ints:
         """Bring pages into memory; the frame of each, valid until the next call of this."""
@@ -94,7 +136,7 @@ class Pages:
             try:
                 pages, stored = self._cleared(missing)
                 if len(stored):
-                    self._reader.read(pages, stored)
+                    _read(self._reader, self._summed, self._sums, pages, stored)
             except BaseException as error:
                 self._let_go(missing)
                 raise self._in_words(error, "rows cannot be read") from error
@@ -115,7 +157,9 @@ class Pages:
             if len(stored):
                 self.pages_ahead += len(stored)
                 self._reading[stored] = True
-                job = self._threads["ahead"].submit(self._ahead.read, pages, stored)
+                job = self._threads["ahead"].submit(
+                    _read, self._ahead, self._summed, self._sums, pages, stored
+                )
                 self._reads.append((job, stored))
 
     def settle(self) -> None:
@@ -160,7 +204,9 @@ class Pages:
         self.pages_written += len(frames)
         # A frame that the next step changes while it is being written is dirty again, and
         # written again after this: one thread writes, in order.
-        job = self._threads["behind"].submit(self._writer.write, pages, frames)
+        job = self._threads["behind"].submit(
+            _write, self._writer, self._summed, self._sums, pages, frames
+        )
         self._writes.append((job, frames))
 
     def _reap(self) -> None:
@@ -215,13 +261,51 @@ class Pages:
             raise self._in_words(error, "rows cannot be written") from error
 
     def _in_words(self, error: BaseException, what: str) -> BaseException:
+        if isinstance(error, _ChangedError):
+            return UserError(self._changed(error.page))
         if not isinstance(error, OSError):
             return error
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         return UserError(
-            f"{self.folder}: {what}: {error.strerror}; {'make room' if full else 'mend the disk'}, "
-            "or map the tier to another folder with `tiers`"
+            f"{self.folder}: {what}: {error.strerror}; {'make room' if full else 'check the disk'}"
+            ", or map the tier to another folder with `tiers`"
         )
+
+    def _changed(self, page: int) -> str:
+        names = _innermost([entry for entry in self._names if entry[0] <= page <= entry[1]])
+        of = f" with rows of table {' and '.join(map(repr, names))}" if names else ""
+        start, stop = page * self.page_bytes, (page + 1) * self.page_bytes
+        return (
+            f"{self.folder}: page {page}{of} (bytes {start}-{stop} of the scratch file) is not "
+            "what was written there (checksum): check the disk, or map the tier to another folder "
+            "with `tiers`, and go on from the last checkpoint"
+        )
+
+
+def _innermost(named: list[tuple[int, int, str]]) -> list[str]:
+    """The names of ranges that hold no other: tables, where several are stored as one."""
+
+    def holds_another(first: int, last: int) -> bool:
+        return any((f, n) != (first, last) and first <= f and n <= last for f, n, _ in named)
+
+    return [name for first, last, name in named if not holds_another(first, last)]
+
+
+# Not methods: what is under way keeps arrays alive, and not the pages that nobody wants any more.
+def _read(access: Access, summed: _Summed, sums: Sums, pages: Ints, frames: Ints) -> None:
+    """Fill frames with pages, and refuse those that changed on the disk."""
+    found = np.empty(len(frames), dtype=np.uint64)
+    access.read(pages, frames, summed.into(found, frames))
+    changed = np.flatnonzero(found != sums[pages])
+    if len(changed):
+        raise _ChangedError(int(pages[changed[0]]))
+
+
+def _write(access: Access, summed: _Summed, sums: Sums, pages: Ints, frames: Ints) -> None:
+    """Write frames to pages. One that changes meanwhile is written again, and summed again."""
+    found = np.empty(len(frames), dtype=np.uint64)
+    access.write(pages, frames, summed.into(found, frames))
+    sums[pages] = found
 
 
 def _nameless_file(folder: Path) -> int:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 
 from rowtier.errors import MismatchError, UserError
-from rowtier.runtime.engine import Engine
+from rowtier.runtime.engine import STEP, Engine
+from rowtier.runtime.groups import Group
 from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.row_gradient import Waiting
 
@@ -38,6 +39,21 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         common = set.intersection(*(set(group) for group in groups)) - {*_NO_NUMBERS}
         super().__init__(groups, {name: groups[0][name] for name in common})
         self._complete = True
+        self._names = [tuple(optimizer.numbers()) for optimizer, _ in engine.groups]
+        engine.standing.number_names = tuple(_number_names(engine.groups))
+        engine.standing.numbers = self._numbers
+
+    def _numbers(self) -> tuple[float, ...]:
+        """The numbers of all groups as of now, as ranks compare them."""
+        found: list[float] = []
+        for names, group in zip(self._names, self.param_groups, strict=True):
+            for name in names:
+                value = group[name]
+                if type(value) is float:
+                    found.append(value)
+                else:  # betas, or what a scheduler set
+                    found += map(float, value if isinstance(value, (tuple, list)) else [value])
+        return tuple(found)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Groups are what was given when the module was made; there are no more of them."""
@@ -53,7 +69,7 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         loss = closure() if closure is not None else None
         pairs = zip(self._engine.groups, self.param_groups, strict=True)
         optimizers = [_as_of_now(made.optimizer, group) for made, group in pairs]
-        with self._engine.inside():
+        with self._engine.inside(STEP):
             self._engine.step(optimizers, self._waiting.take())
         if self._engine.dense_time is not None:
             self._engine.dense_time.end_step()
@@ -93,6 +109,16 @@ def _as_of_now(optimizer: Optimizer, group: Mapping[str, Any]) -> Optimizer:
         for name, value in group.items()
     }
     return optimizer.with_numbers(values)
+
+
+def _number_names(groups: Sequence[Group]) -> Iterator[str]:
+    """What people call each number, such as "lr of table 'a'"."""
+    for optimizer, tables in groups:
+        more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+        for name, value in optimizer.numbers().items():
+            parts = len(value) if isinstance(value, tuple) else 0
+            for place in [f"[{i}]" for i in range(parts)] or [""]:
+                yield f"{name}{place} of table {tables[0]!r}{more}"
 
 
 def _saved_numbers(

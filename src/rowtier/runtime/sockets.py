@@ -2,17 +2,20 @@
 
 In gloo a message passes a thread on either side, and its length must be known beforehand, so
 every exchange of ids needs another one that tells how many there are. Here a message may tell its
-own length. One connection per pair of ranks, made when they meet; if any of them cannot be
-made, all ranks go on with gloo.
+own length, and begins with a stamp, so that one of another call is not taken for what is waited
+for. One connection per pair of ranks, made when they meet; if any of them cannot be made, all
+ranks go on with gloo.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import select
 import socket
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Any
@@ -23,11 +26,14 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rowtier.runtime.neighbours import Neighbours, machine_of_this_process, told
+from rowtier.runtime.stamps import STAMP, Stamps
+from rowtier.runtime.troubles import OtherCallError, SilentRanksError
 
 Bytes = NDArray[np.uint8]
 _MEET_S = 20.0
 _TOKEN_BYTES = 16
 _LENGTH = struct.Struct("<q")
+_HUNG_UP = getattr(select, "POLLRDHUP", 0)  # Linux
 _MOST_PARTS = 512  # of one call; Linux takes 1024
 _NOTHING = np.empty(0, dtype=np.uint8)
 _DEFAULT_TIMEOUT = timedelta(minutes=30)
@@ -36,13 +42,26 @@ _DEFAULT_TIMEOUT = timedelta(minutes=30)
 class Sockets:
     """The connections of one rank to all others of a group."""
 
-    def __init__(self, links: dict[int, socket.socket], near: Neighbours, timeout_s: float):
-        self._links, self._near, self._timeout_s = links, near, timeout_s
+    def __init__(
+        self, links: dict[int, socket.socket], near: Neighbours, stamps: Stamps, timeout_s: float
+    ):
+        self._links, self._near, self._stamps = links, near, stamps
+        self._timeout_s = timeout_s
+        self.since: float | None = None  # when the wait began, or last got something
+        self._busy: dict[int, _Link] = {}
+        self.sent_stamps = dict.fromkeys(links, 0)
+        self.got_stamps = dict.fromkeys(links, 0)
         for link in links.values():
             link.setblocking(False)
 
     @classmethod
-    def meet(cls, group: dist.ProcessGroup, near: Neighbours) -> Sockets | None:
+    def meet(
+        cls,
+        group: dist.ProcessGroup,
+        near: Neighbours,
+        stamps: Stamps | None = None,
+        timeout_s: float | None = None,
+    ) -> Sockets | None:
         """Connect all ranks of a group; None, on all of them, if some cannot be reached."""
         rank, size = dist.get_rank(group), dist.get_world_size(group)
         everyone = told(group, size, machine_of_this_process())
@@ -60,19 +79,30 @@ class Sockets:
         if not all(told(group, size, links is not None)):
             return None
         assert links is not None
-        return cls(links, near, timeout_of(group).total_seconds())
+        return cls(links, near, stamps or Stamps(), timeout_s or timeout_of(group).total_seconds())
+
+    def hang_up(self) -> None:
+        """End all connections: who waits for this rank learns that nothing comes."""
+        for link in self._links.values():
+            with contextlib.suppress(OSError):  # the other side was faster
+                link.shutdown(socket.SHUT_RDWR)
+
+    def waited_for(self) -> list[int]:
+        """The ranks of which something is missing."""
+        return sorted(entry.rank for entry in list(self._busy.values()))
 
     def swap(self, sent: Sequence[Sequence[Bytes]], got: Sequence[Sequence[Bytes]]) -> None:
         """Send each rank some arrays, and fill those that are for what it sends."""
         self._run(
-            _Link(link, self._near, rank, sent[rank], got[rank])
+            _Link(link, self._near, self._stamps, rank, sent[rank], got[rank])
             for rank, link in self._links.items()
         )
 
     def swap_unknown(self, sent: Sequence[Sequence[Bytes]]) -> list[Bytes]:
         """Send each rank some arrays, one after the other; what each of the others sent, as one."""
         links = [
-            _Link(link, self._near, rank, sent[rank], None) for rank, link in self._links.items()
+            _Link(link, self._near, self._stamps, rank, sent[rank], None)
+            for rank, link in self._links.items()
         ]
         self._run(links)
         found = [_NOTHING] * len(sent)
@@ -81,40 +111,54 @@ class Sockets:
         return found
 
     def _run(self, links: Iterable[_Link]) -> None:
-        busy = {entry.number: entry for entry in links if not entry.move()}
+        busy = {}
+        for entry in links:
+            self.sent_stamps[entry.rank] += entry.going.stamped
+            self.got_stamps[entry.rank] += entry.coming.stamped
+            if not entry.move():
+                busy[entry.number] = entry
         if not busy:
             return
+        self._busy, self.since = busy, time.monotonic()
         poll = select.poll()
         for number, entry in busy.items():
             poll.register(number, entry.events)
-        while busy:
-            ready = poll.poll(1000 * self._timeout_s)
-            if not ready:
-                waited = ", ".join(str(entry.rank) for entry in busy.values())
-                raise RuntimeError(f"no answer from rank {waited} for {self._timeout_s:g} s")
-            for number, _ in ready:
-                if busy[number].move():
-                    poll.unregister(number)
-                    del busy[number]
-                else:
-                    poll.modify(number, busy[number].events)
+        try:
+            while busy:
+                self._wait(poll, busy)
+        finally:
+            self.since = None
+
+    def _wait(self, poll: select.poll, busy: dict[int, _Link]) -> None:
+        ready = poll.poll(1000 * self._timeout_s)
+        if not ready:
+            raise SilentRanksError(self.waited_for(), self._timeout_s)
+        self.since = time.monotonic()
+        for number, events in ready:
+            if busy[number].move():
+                poll.unregister(number)
+                del busy[number]
+            elif events & _HUNG_UP and not busy[number].coming.left:
+                raise RuntimeError(f"the connection to rank {busy[number].rank} was ended there")
+            else:
+                poll.modify(number, busy[number].events)
 
 
 class _Link:
     """One connection, and what goes and comes through it in one exchange."""
 
     def __init__(
-        self, link: socket.socket, near: Neighbours, rank: int, sent: Sequence[Bytes],
-        into: Sequence[Bytes] | None,
+        self, link: socket.socket, near: Neighbours, stamps: Stamps, rank: int,
+        sent: Sequence[Bytes], into: Sequence[Bytes] | None,
     ):  # fmt: skip
         self.link, self.rank, self.number = link, rank, link.fileno()
-        self.going = _Going(near, rank, sent, tell_length=into is None)
-        self.coming = _Coming(near, rank, into, self.going.shown)
+        self.going = _Going(near, rank, stamps.bytes, sent, tell_length=into is None)
+        self.coming = _Coming(near, rank, stamps, into, self.going.shown)
 
     @property
     def events(self) -> int:
         """What to wait for."""
-        return self.going.events | self.coming.events
+        return self.going.events | self.coming.events | _HUNG_UP
 
     def move(self) -> bool:
         """Send and receive what can be at once; whether nothing is left."""
@@ -136,22 +180,30 @@ class _Link:
 class _Coming:
     """What comes from one rank: arrays whose lengths are known, or one that tells its own.
 
-    If the other lets its memory be read, it sends where its arrays lie, and wants to know when
-    that is done; if this rank did so (`shown`), a byte comes last that says so.
+    First comes the sender's stamp, if anything does: of a message with another one nothing is
+    used. If the other lets its memory be read, it sends where its arrays lie, and wants to know
+    when that is done; if this rank did so (`shown`), a byte comes last that says so.
     """
 
-    def __init__(self, near: Neighbours, rank: int, into: Sequence[Bytes] | None, shown: bool):
-        self._near, self._rank, self._shown = near, rank, shown
+    def __init__(
+        self, near: Neighbours, rank: int, stamps: Stamps, into: Sequence[Bytes] | None, shown: bool
+    ):
+        self._near, self._rank, self._stamps, self._shown = near, rank, stamps, shown
         self.has_read = False  # the other's memory, and has yet to say so
         self._notes: Bytes | None = None
-        self._length = bytearray(_LENGTH.size)
+        stamp_bytes = len(stamps.bytes)
+        self._head = bytearray(stamp_bytes + (_LENGTH.size if into is None else 0))
         self.left: list[memoryview] = []
         self._into = [] if into is None else [part for part in into if len(part)]
+        self.stamped = into is None or bool(self._into)
+        self._head_left = stamp_bytes if self.stamped else 0
         begin = self._begin
         if into is None:
-            self.left, begin = [memoryview(self._length)], self._begin_unknown
+            self.left, begin = [memoryview(self._head)], self._begin_unknown
         self._stages = [begin, self._read_memory, self._await_reader]
         self._settle()
+        if self._into and self._head:
+            self.left.insert(0, memoryview(self._head))
 
     @property
     def events(self) -> int:
@@ -166,15 +218,25 @@ class _Coming:
         if not count:
             raise ConnectionResetError("closed by the other side")
         _advance(self.left, count)
+        if self._head_left > 0:
+            self._head_left -= count
+            if self._head_left <= 0:
+                self._check()
         self._settle()
         return True
+
+    def _check(self) -> None:
+        stamp = STAMP.unpack_from(self._head)[0]
+        if not self._stamps.fits(stamp):
+            raise OtherCallError(self._stamps.value, {self._rank: stamp})
 
     def _settle(self) -> None:
         while not self.left and self._stages:
             self._stages.pop(0)()
 
     def _begin_unknown(self) -> None:
-        self.whole = np.empty(_LENGTH.unpack(self._length)[0], dtype=np.uint8)
+        (length,) = _LENGTH.unpack_from(self._head, len(self._head) - _LENGTH.size)
+        self.whole = np.empty(length, dtype=np.uint8)
         self._into = [self.whole] if len(self.whole) else []
         self._begin()
 
@@ -200,11 +262,16 @@ class _Coming:
 class _Going:
     """What goes to one rank: arrays, or where they lie if the other reads them there."""
 
-    def __init__(self, near: Neighbours, rank: int, parts: Sequence[Bytes], tell_length: bool):
+    def __init__(
+        self, near: Neighbours, rank: int, stamp: bytes, parts: Sequence[Bytes], tell_length: bool
+    ):
         parts = [part for part in parts if len(part)]
         size = sum(map(len, parts))
         self.shown = near.carries(rank, size)
-        self.left = [memoryview(_LENGTH.pack(size))] if tell_length else []
+        self.stamped = tell_length or bool(parts)
+        self.left = [memoryview(stamp + _LENGTH.pack(size) if tell_length else stamp)]
+        if not self.stamped:
+            self.left = []
         if self.shown:
             if tell_length:  # the other knows of one array
                 parts = [np.concatenate(parts)]

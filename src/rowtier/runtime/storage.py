@@ -79,9 +79,11 @@ class Shard:
         state = dict.fromkeys(self.state_names, 1 if by_row else piece.width)
         self.rows = self.memory.rows(Form(piece.rows_here, piece.width, dtype, state))
         self.weights, self.state = self.rows.weights, self.rows.state
+        self.rows.name(0, piece.rows_here, piece.table.name)
 
     def _share(self, inside: Shard) -> None:
         self.rows, self.weights, self.state = inside.rows, inside.weights, inside.state
+        self.rows.name(self.base, self.piece.rows_here, self.piece.table.name)
         if isinstance(self.rows, RamRows):
             here = slice(self.base, self.base + self.piece.rows_here)
             self.weights = inside.weights[here]

@@ -16,6 +16,7 @@ import torch
 
 from rowtier.errors import UserError
 from rowtier.plan.bags import Bags
+from rowtier.runtime.engine import FORWARD
 from rowtier.runtime.lookup import brought_back, looked_up
 
 if TYPE_CHECKING:
@@ -175,7 +176,8 @@ def look_up(handle: torch.Tensor, tensors: list[torch.Tensor], what: str) -> lis
     del handle
     told = _What.of(what)
     module = told.module
-    with module.engine.inside():
+    with module.engine.inside(FORWARD):
+        module.stands(records=told.keep == "rows")
         addressed = module.engine.remapper(told.batch(tensors))
         trained = [output.key for output in module.outputs if output.feature in told.trained]
         module.refuse_weights(trained)

@@ -1,8 +1,8 @@
 """The one way bytes travel between ranks: everyone sends everyone some, at once.
 
-If a rank dies, the others' collective fails with an address nobody knows; so whoever fails
-says in the job's store that it is alive, waits a moment for the others to say so too, and
-names those who did not.
+Every message says which call it is of (`stamps.py`); if an exchange fails, `troubles.py` finds
+out which ranks are the reason. Over gloo, which is used where ranks cannot connect otherwise, a
+stamp cannot be part of a message, so each call begins with an exchange of stamps.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import atexit
 import time
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from functools import cache, cached_property
 from typing import Any, NamedTuple
 
@@ -19,20 +20,20 @@ import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
 
-from rowtier.errors import RowtierError, UserError
+from rowtier.errors import UserError
+from rowtier.runtime.board import Board
 from rowtier.runtime.neighbours import Neighbours
 from rowtier.runtime.sockets import Bytes, Sockets, timeout_of
+from rowtier.runtime.stamps import STAMP, Stamps
+from rowtier.runtime.troubles import LostRankError, OtherCallError, SilentRanksError, Troubles
+from rowtier.runtime.watchdog import Patience, RankWatch
 from rowtier.runtime.world import World
 
 Ints = NDArray[np.int64]
-_GRACE_S = 5.0
 _LOOK_S = 0.01  # between two looks at who has come
+_LONG = timedelta(minutes=30)  # what gloo takes if it is told nothing
 _LEAVE_S = 0.2  # that threads have at exit to let go of what they worked on
 _DATA, _PLACE, _READ = range(3)  # what a message is: bytes, where they lie, that they were read
-
-
-class LostRankError(RowtierError):
-    """A collective failed because ranks are gone or do not answer."""
 
 
 class Swap(NamedTuple):
@@ -47,22 +48,32 @@ class Swap(NamedTuple):
 class Wire:
     """Collectives of a world, on host memory."""
 
-    def __init__(
-        self, world: World, near: Neighbours | None = None, sockets: Sockets | None = None
-    ):
-        self.world, self._near, self._sockets = world, near or Neighbours(), sockets
-        if world.group is not None and dist.get_backend(world.group) == "nccl":
-            raise RowtierError(
-                "rows are exchanged in host memory, which nccl cannot carry: start the job with "
-                'init_process_group("cpu:gloo,cuda:nccl")'
-            )
+    watch: RankWatch  # of several ranks, as is the next
+    troubles: Troubles
 
-    def meet(self) -> None:
+    def __init__(self, world: World):
+        self.world, self._near, self.stamps = world, Neighbours(), Stamps()
+        self._sockets: Sockets | None = None
+        self._since: float | None = None
+        self._missing: list[int] = []
+        self._stamped = self._gloo_stamps = 0  # the last call over gloo, and how many there were
+
+    def meet(self, watch: RankWatch | None = None) -> None:
         """Find out whose memory can be read, and connect; all ranks must call this."""
-        if self.world.group is not None:
+        group = self.world.group
+        if group is not None:
             _leave_in_order()
-            self._near = Neighbours.meet(self.world.group)
-            self._sockets = Sockets.meet(self.world.group, self._near)
+            self.watch = watch or RankWatch(Board.of(group), self.world.rank, Patience())
+            self.troubles = Troubles(self.watch, self.world.size)
+            self._near = self.watch.near = Neighbours.meet(group)
+            self._connect(Sockets.meet(group, self._near, self.stamps, self._patience_s))
+
+    def _connect(self, sockets: Sockets | None) -> None:
+        self._sockets, stamps = sockets, self.stamps
+        self.watch.waits.append(self)
+        self.troubles.calls.append(lambda: list(stamps.calls))
+        if sockets is not None:
+            self.troubles.hang_up.append(sockets.hang_up)
 
     def beside(self) -> Wire:
         """A wire between the same ranks, for another thread; all ranks must call this."""
@@ -77,8 +88,13 @@ class Wire:
                 "use the plain loop"
             )
         group = dist.new_group(ranks, backend="gloo")
-        sockets = None if self._sockets is None else Sockets.meet(group, self._near)
-        return Wire(World(world.rank, world.tree, group), self._near, sockets)
+        found = Wire(World(world.rank, world.tree, group))
+        found.watch, found.troubles, found._near = self.watch, self.troubles, self._near
+        sockets = None
+        if self._sockets is not None:
+            sockets = Sockets.meet(group, self._near, found.stamps, self._patience_s)
+        found._connect(sockets)
+        return found
 
     def swap(self, sent: NDArray[Any], counts: Ints, got: NDArray[Any], got_counts: Ints) -> None:
         """Send `counts[p]` entries of `sent` to each rank p, receive theirs into `got`."""
@@ -90,7 +106,7 @@ class Wire:
             for swap in swaps:
                 swap.got[:] = swap.sent
             return
-        with self._naming_the_lost:
+        with self._guarded:
             if self._sockets is not None:
                 self._swap_by_sockets(self._sockets, swaps)
                 return
@@ -113,11 +129,33 @@ class Wire:
             (swap.got_counts * swap.got.itemsize).tolist(),
             (swap.counts * swap.sent.itemsize).tolist(),
             self._near,
+            timedelta(seconds=self._patience_s),
         )
+
+    def _stamp_by_gloo(self) -> None:
+        """Tell everyone which call this is, and look whether it is theirs; once a call."""
+        size, me = self.world.size, self.world.rank
+        self._stamped = self.stamps.number
+        self._gloo_stamps += 1
+        sent = np.full(size, self.stamps.value, dtype=np.uint64)
+        got = self._all_to_all(sent).tolist()
+        odd = {rank: got[rank] for rank in range(size) if not self.stamps.fits(got[rank])}
+        if odd:
+            raise OtherCallError(self.stamps.value, {r: s for r, s in odd.items() if r != me})
+
+    def _all_to_all(self, sent: NDArray[Any]) -> NDArray[Any]:
+        got = np.empty_like(sent)
+        work = dist.all_to_all_single(
+            *(torch.from_numpy(a.reshape(-1).view(np.uint8)) for a in (got, sent)),
+            group=self.world.group,
+            async_op=True,
+        )
+        _under_way(work).wait(timedelta(seconds=self._patience_s))
+        return got
 
     def swap_unknown(self, sent: Sequence[Sequence[Bytes]]) -> list[Bytes]:
         """Send every other rank some arrays, one after the other; what each sent, as one."""
-        with self._naming_the_lost:
+        with self._guarded:
             if self._sockets is not None:
                 return self._sockets.swap_unknown(sent)
         counts = np.array([sum(map(len, parts)) for parts in sent], dtype=np.int64)
@@ -132,17 +170,13 @@ class Wire:
         """Every rank p gets row p, a short one; the rows that all ranks sent to this one."""
         if self.world.group is None:
             return sent.copy()
-        got = np.empty_like(sent)
         if self._sockets is not None:
+            got = np.empty_like(sent)
             counts = np.full(len(sent), sent[0].size, dtype=np.int64)
             self.swap(sent.reshape(-1), counts, got.reshape(-1), counts)
             return got
-        with self._naming_the_lost:
-            dist.all_to_all_single(
-                *(torch.from_numpy(a.reshape(-1).view(np.uint8)) for a in (got, sent)),
-                group=self.world.group,
-            )
-        return got
+        with self._guarded:
+            return self._all_to_all(sent)
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """The sum over all ranks, added up in their order, so that it is the same everywhere."""
@@ -160,21 +194,26 @@ class Wire:
         """
         if self.world.group is None:
             return
-        store = dist.PrefixStore("rowtier-calls", dist.distributed_c10d._get_default_store())
-        ranks = dist.get_process_group_ranks(self.world.group)
-        place = f"{'-'.join(map(str, ranks))}/{call}/{self._calls[call]}"
-        keys = {rank: f"{place}/{rank}" for rank in range(self.world.size)}
-        store.set(keys[self.world.rank], b"1")
-        patience_s = timeout_of(self.world.group).total_seconds()
-        until = time.monotonic() + patience_s
-        while keys := {rank: key for rank, key in keys.items() if not store.check([key])}:
-            if time.monotonic() > until:
-                store.delete_key(f"{place}/{self.world.rank}")
-                raise LostRankError(
-                    f"{call} was called on rank {self.world.rank}, and for {patience_s:g} s not on "
-                    f"rank {', '.join(map(str, keys))}: all ranks must call it together"
-                )
-            time.sleep(_LOOK_S)
+        place, me = f"{call} {self._calls[call]}", self.world.rank
+        board, missing = self.watch.board, list(range(self.world.size))
+        board.say(place, me, 1)
+        patience_s = self._patience_s
+        before, self._since = self.watch.enter(call), time.monotonic()
+        until = self._since + patience_s
+        try:
+            while missing := board.silent(place, missing):
+                self._missing = missing
+                if time.monotonic() > until:
+                    board.take_down(place, me)
+                    raise LostRankError(
+                        f"{call} was called on rank {me}, and for {patience_s:g} s not on rank "
+                        f"{', '.join(map(str, missing))}: all ranks must call it together; missing "
+                        f"is {self.watch.where(missing)}"
+                    )
+                time.sleep(_LOOK_S)
+        finally:
+            self._since, self._missing = None, []
+            self.watch.leave(before, None)
         self._calls[call] += 1
 
     @cached_property
@@ -182,62 +221,61 @@ class Wire:
         """How often ranks made each call together."""
         return Counter()
 
+    @property
+    def _patience_s(self) -> float:
+        """How long to wait for others: as long as the watchdog says, and the group allows."""
+        assert self.world.group is not None
+        return min(self.watch.patience.abort_s, timeout_of(self.world.group).total_seconds())
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When this rank began to wait for others, or last got something; None: it does not."""
+        return self._since if self._sockets is None else self._sockets.since or self._since
+
+    def waited_for(self) -> list[int]:
+        """The ranks that are waited for; all others if that is not known."""
+        found = self._missing or ([] if self._sockets is None else self._sockets.waited_for())
+        return found or [rank for rank in range(self.world.size) if rank != self.world.rank]
+
+    @property
+    def stamp_bytes(self) -> Ints:
+        """Bytes of stamps so far: sent, received × ranks."""
+        found = np.full((2, self.world.size), self._gloo_stamps, dtype=np.int64)
+        if self._sockets is not None:
+            for way, counts in enumerate((self._sockets.sent_stamps, self._sockets.got_stamps)):
+                for rank, count in counts.items():
+                    found[way, rank] += count
+        return STAMP.size * found
+
     @cached_property
-    def _naming_the_lost(self) -> _NamingTheLost:
-        return _NamingTheLost(self)
-
-    def name_lost(self, error: RuntimeError) -> None:
-        """Raise an error that says which ranks do not answer, if there are any."""
-        lost = self._lost()
-        if lost is None:
-            raise LostRankError(
-                "ranks cannot reach each other, and the job's store does not answer either: "
-                f"rank 0, or whoever keeps the store, is gone ({_first_line(error)})"
-            ) from error
-        if not lost:
-            return
-        many = len(lost) > 1
-        names = ", ".join(map(str, lost))
-        raise LostRankError(
-            f"rank{'s' if many else ''} {names} of {self.world.size} {'are' if many else 'is'} "
-            f"gone, or did not answer for {_GRACE_S:g} s after rank {self.world.rank} lost "
-            "touch: look at the output of that rank, then start the job again from the last "
-            f"checkpoint ({_first_line(error)})"
-        ) from error
-
-    def _lost(self) -> list[int] | None:
-        """Ranks that do not say they are alive; None if the store is gone too.
-
-        A rank of this machine may be alive and say nothing: it waits for one that has lost touch.
-        """
-        store = dist.PrefixStore("rowtier-alive", dist.distributed_c10d._get_default_store())
-        try:
-            store.set(str(self.world.rank), b"1")
-            alive: dict[int, bool | None] = dict.fromkeys(range(self.world.size))
-            until = time.monotonic() + _GRACE_S
-            while alive and time.monotonic() < until:
-                silent = [rank for rank in alive if not store.check([str(rank)])]
-                alive = {rank: self._near.is_alive(rank) for rank in silent}
-                if False in alive.values() and None not in alive.values():
-                    break
-                time.sleep(0.05)
-        except RuntimeError:
-            return None
-        return [rank for rank, known in alive.items() if not known]
+    def _guarded(self) -> _Guarded:
+        return _Guarded(self)
 
 
-class _NamingTheLost:
-    """A context in which a failure names the ranks that are gone; made once, entered often."""
+class _Guarded:
+    """A context for exchanges: a failure names ranks; made once, entered often."""
 
     def __init__(self, wire: Wire):
         self._wire = wire
 
     def __enter__(self) -> None:
-        return
+        wire = self._wire
+        if wire._sockets is None:
+            wire._since = time.monotonic()
+            if wire._stamped != wire.stamps.number:
+                try:
+                    wire._stamp_by_gloo()
+                except RuntimeError as error:
+                    self.__exit__(None, error, None)
+                    raise
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
+        wire = self._wire
+        since, wire._since = wire._since, None
         if isinstance(error, RuntimeError):
-            self._wire.name_lost(error)
+            if since is not None and time.monotonic() - since >= wire._patience_s:  # gloo's
+                error = SilentRanksError(wire.waited_for(), wire._patience_s)
+            wire.troubles.explain(error)
 
 
 def _parts(data: NDArray[Any], counts: Ints) -> list[Bytes]:
@@ -254,6 +292,7 @@ def swap_bytes(
     got_sizes: list[int],
     sizes: list[int],
     near: Neighbours,
+    timeout: timedelta = _LONG,
 ) -> None:
     """An all-to-all of a group (None: all ranks) whose links carry both ways at once.
 
@@ -284,20 +323,16 @@ def swap_bytes(
     works += [send(going[p], p, _DATA) for p in others if sizes[p] and p not in seen]
     coming[me].copy_(going[me])
     for p, note in told.items():
-        note.wait()
+        note.wait(timeout)
         near.read(p, int(places[p]), coming[p])
         works.append(send(places[p], p, _READ))
     for work in works:
-        work.wait()
+        work.wait(timeout)
 
 
 def _under_way(work: dist.Work | None) -> dist.Work:
     assert work is not None, "ranks of a group talk to members of it"
     return work
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n")[0][:160]
 
 
 @cache

@@ -1,0 +1,51 @@
+"""How a plan is run: what a user chooses when a module is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rowtier.errors import UserError
+from rowtier.runtime.memory import Tiers
+from rowtier.runtime.storage import Init
+from rowtier.runtime.watchdog import Patience
+
+Gradients = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a plan is run; what it decides is not in here.
+
+    `gradients`: "mean" divides the sum over all ranks by their number, as DDP and TorchRec
+    do; "sum" does not. `ids`: "narrow" sends 4 bytes an id where the table allows.
+    `rows`: batches hold rows, made with `plan.rows_of`, in place of ids.
+    `tiers` maps tier names to folders, or `Disk`s; all others are RAM.
+    `counters`: count rows and bytes of every band, which takes time in every step; bytes per
+    link level are counted always. `watchdog_s`: a rank that waits so long for others warns;
+    after `watchdog_abort_s` it raises.
+    """
+
+    gradients: Gradients = "mean"
+    ids: Literal["narrow", "wide"] = "narrow"
+    tiers: Tiers = field(default_factory=dict)
+    local_world_size: int | None = None
+    seed: int = 0
+    init: Init | None = None
+    rows: bool = False
+    counters: bool = False
+    watchdog_s: float = Patience().warn_s
+    watchdog_abort_s: float = Patience().abort_s
+
+    def __post_init__(self) -> None:
+        for name, accepted in (("gradients", ("mean", "sum")), ("ids", ("narrow", "wide"))):
+            if getattr(self, name) not in accepted:
+                raise UserError(
+                    f"{name} {getattr(self, name)!r}: accepted are {', '.join(accepted)}"
+                )
+        self.patience.check()
+
+    @property
+    def patience(self) -> Patience:
+        """How long this rank waits for others."""
+        return Patience(self.watchdog_s, self.watchdog_abort_s)
