@@ -12,7 +12,7 @@ from _bounds_draw import Instance
 from rowtier import Band, Cluster, Plan, Table
 from rowtier.band import Bands
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.plan.check import find_mistakes
+from rowtier.errors import InvalidError
 from rowtier.profile.profile import TableStats
 
 TableBands = tuple[Band, ...]
@@ -25,8 +25,9 @@ def cost_of(instance: Instance, bands: Bands) -> StepCost:
 
 def legal_cost(instance: Instance, bands: Bands) -> StepCost | None:
     """The same; None where a plan with these bands would be refused."""
-    made = Plan.build("drawn", instance.profile, instance.cluster, bands)
-    if next(iter(find_mistakes(made)), None) is not None:
+    try:
+        Plan.build("drawn", instance.profile, instance.cluster, bands)
+    except InvalidError:
         return None
     cost = cost_of(instance, bands)
     broken = next(instance.options.constraints.violations(bands, cost), None)

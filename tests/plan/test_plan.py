@@ -21,7 +21,7 @@ from rowtier import (
     make_plan,
 )
 from rowtier.cost.memory import used_bytes
-from rowtier.plan.check import _capacity_mistakes, _rows_by_holder, find_mistakes
+from rowtier.plan.check import _capacity_mistakes, _rows_by_member, find_mistakes
 from rowtier.plan.make import METHODS
 from rowtier.plan.verify import verify
 
@@ -61,10 +61,9 @@ def test_the_checker_and_the_cost_model_count_the_same_bytes(plan: Plan) -> None
     used = used_bytes(plan.bands, plan.profile, plan.cluster)
     for stats in plan.profile.stats:
         for band in plan.bands[stats.table.name]:
-            copies = plan.cluster.num_groups(plan.cluster.level_of(band.scope))
+            members = band.member_list(plan.cluster.group_size(plan.cluster.level_of(band.scope)))
             for whole in (np.int64, object):
-                each = [rows for _, rows in _rows_by_holder(band, plan.cluster, whole)]
-                assert int(np.concatenate(each).sum()) == band.rows * copies
+                assert int(_rows_by_member(band, len(members), whole).sum()) == band.rows
     full = used.max()
     tables = {s.table.name: s.table for s in plan.profile.stats}
     for capacity, count in ((full, 0), (full - 1, 1)):

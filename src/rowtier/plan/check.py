@@ -9,30 +9,69 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
+from pydantic import ValidationError
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
-from rowtier.errors import Mistake
+from rowtier.cost.views import VIEWS
+from rowtier.errors import InvalidError, Mistake
+from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Ints
+from rowtier.sayings import mistake_from
 from rowtier.tables import Table
 from rowtier.units import show_bytes
 
 
+def refuse_mistakes(plan: Plan, source: object) -> None:
+    """Raise `InvalidError` with all that `build`, `save` and `load` refuse in a plan."""
+    mistakes = [*find_mistakes(plan), *stamp_mistakes(plan)]
+    if mistakes:
+        raise InvalidError(source, mistakes)
+
+
+def stamp_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """What a plan says of its making that cannot be: for another cluster, with strange wishes."""
+    if plan.cluster.fingerprint != plan.made_for.cluster:
+        yield Mistake(
+            "made_for.cluster",
+            plan.made_for.cluster,
+            f"the cluster in the file is {plan.cluster.fingerprint}, not the one the plan was "
+            "made for; plan again",
+        )
+    if plan.certificate is not None and plan.certificate.view not in VIEWS:
+        accepted = f"there is no such view; {', '.join(VIEWS)}"
+        yield Mistake("certificate.view", plan.certificate.view, accepted)
+    yield from option_mistakes(plan)
+
+
+def option_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """Wishes that a plan says it was made with, and that nobody can have."""
+    try:
+        PlanOptions.model_validate(plan.origin.get("options", {}))
+    except ValidationError as error:
+        for detail in error.errors(include_url=False):
+            yield mistake_from(PlanOptions, detail).below("origin.options")
+
+
 def find_mistakes(plan: Plan) -> Iterator[Mistake]:
-    """Everything that is wrong with a plan."""
+    """Everything that is wrong with a plan's bands and row order."""
     tables = {stats.table.name: stats.table for stats in plan.profile.stats}
     for name in plan.bands:
         if name not in tables:
             yield Mistake(f"tables.{name}", None, "the profile has no such table; drop it")
     placeable = True
-    tiers = [
-        [tier.name for tier in plan.cluster.tiers_of(holder)]
-        for holder in range(plan.cluster.num_holders)
-    ]
+    tiers = {
+        level: [
+            tuple(tier.name for tier in plan.cluster.tiers_of(holder))
+            for holder in plan.cluster.members(level)
+        ]
+        for level in range(len(plan.cluster.scopes))
+    }
     for name, table in tables.items():
         if name not in plan.bands:
             yield Mistake("tables", name, "the table has no bands; every table needs a home")
@@ -48,7 +87,7 @@ def find_mistakes(plan: Plan) -> Iterator[Mistake]:
 
 
 def _band_mistakes(
-    band: Band, table: Table, cluster: Cluster, tiers: list[list[str]]
+    band: Band, table: Table, cluster: Cluster, tiers: dict[int, list[tuple[str, ...]]]
 ) -> Iterator[Mistake]:
     if band.stop > table.num_embeddings:
         yield Mistake("stop", band.stop, f"the table has {table.num_embeddings} rows")
@@ -60,20 +99,22 @@ def _band_mistakes(
         yield Mistake("scope", band.scope, f"accepted: {', '.join(cluster.scopes)}")
         return
     level = cluster.level_of(band.scope)
-    group = cluster.members(level)
+    count = len(tiers[level])
     members = band.member_list(cluster.group_size(level))
-    missing = [member for member in members if not 0 <= member < len(group)]
+    outside = band.members != "all" and (min(members) < 0 or max(members) >= count)
+    missing = [m for m in members if not 0 <= m < count] if outside else []
     if missing:
         yield Mistake(
             "members",
             missing,
-            f"there is no such member: a {band.scope} has members 0 to {len(group) - 1}",
+            f"there is no such member: a {band.scope} has members 0 to {count - 1}",
         )
         return
-    for member in members:
-        names = tiers[group[member]]
+    # All devices have the same tiers: one of them is as good as all.
+    for member in members[:1] if band.members == "all" else members:
+        names = tiers[level][member]
         if band.tier not in names:
-            where = cluster.holder_name(group[member])
+            where = cluster.holder_name(cluster.members(level)[member])
             yield Mistake("tier", band.tier, f"{where} has no such tier; it has {', '.join(names)}")
             return
 
@@ -138,13 +179,21 @@ def _capacity_mistakes(plan: Plan, tables: dict[str, Table]) -> Iterator[Mistake
     cluster = plan.cluster
     most = sum(tables[name].stored_bytes for name in plan.bands if name in tables)
     whole = np.int64 if most * cluster.num_devices < 2**62 else object  # Python's have no limit
+
+    @cache
+    def groups(level: int) -> Ints:
+        return _groups(cluster, level)
+
     used = {tier: np.zeros(cluster.num_holders, dtype=whole) for tier in cluster.tier_names}
     for name, bands in plan.bands.items():
         if name not in tables:
             continue
         for band in bands:
-            for holders, rows in _rows_by_holder(band, cluster, whole):
-                used[band.tier][holders] += rows * _bytes_per_row(tables[name], band)
+            level = cluster.level_of(band.scope)
+            members = list(band.member_list(cluster.group_size(level)))
+            rows = _rows_by_member(band, len(members), whole)
+            # Nobody is in two groups, so every holder is named once.
+            used[band.tier][groups(level)[:, members]] += rows * _bytes_per_row(tables[name], band)
     pooled: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
     for holder, tier_name in sorted((int(h), t) for t in used for h in np.flatnonzero(used[t])):
         amount = int(used[tier_name][holder])
@@ -165,21 +214,22 @@ def _capacity_mistakes(plan: Plan, tables: dict[str, Table]) -> Iterator[Mistake
             )
 
 
-def _rows_by_holder(band: Band, cluster: Cluster, whole: type) -> Iterator[tuple[Ints, Ints]]:
-    """The holders of each copy, and how many rows each of them has."""
-    level = cluster.level_of(band.scope)
-    members = list(band.member_list(cluster.group_size(level)))
-    count, total = len(members), band.stop - band.start
+def _groups(cluster: Cluster, level: int) -> Ints:
+    """The holders in every group of a level, a group in each line."""
+    found = [cluster.members(level, group) for group in range(cluster.num_groups(level))]
+    return np.array(found, dtype=np.int64)
+
+
+def _rows_by_member(band: Band, count: int, whole: type) -> Ints:
+    """How many rows each of a band's members has, in every copy."""
+    total = band.stop - band.start
     position: Ints = np.arange(count).astype(whole)
     if band.order == "blocks":
         block = -(-total // count)
-        rows = np.clip(total - position * block, 0, block)
-    else:
-        # ranks start + position − offset, then every `count`-th one
-        first = (position - band.offset) % count
-        rows = np.maximum(0, -(-(total - first) // count))
-    for group in range(cluster.num_groups(level)):
-        yield np.array(cluster.members(level, group), dtype=np.int64)[members], rows
+        return np.asarray(np.clip(total - position * block, 0, block))
+    # ranks start + position − offset, then every `count`-th one
+    first = (position - band.offset) % count
+    return np.asarray(np.maximum(0, -(-(total - first) // count)))
 
 
 def _bytes_per_row(table: Table, band: Band) -> int:

@@ -40,6 +40,7 @@ from rowtier.cost.touch import table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.plan import row_wise
 from rowtier.plan.binding import FULL, rules
+from rowtier.plan.covers import FLEXSHARD
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
 from rowtier.plan.tiers import Run, Sizes, cut_by_tiers, device_sizes
@@ -47,12 +48,6 @@ from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.units import show_bytes
 
-COVERS = (
-    "plans that place what flexshard does not cut as row-wise does, cut the other tables into "
-    "copies on every device, per node and once over all devices, fetch rows lookup by lookup and "
-    "use no more memory of any device than row-wise at its peak, nor more for rows than there is, "
-    "by time of all links"
-)
 _ROUNDS = 20  # of aiming lower, because devices are not quite alike
 _PRICES = 80
 _CLOSE = 1e-7  # of the link time: what a better price could still save
@@ -84,7 +79,7 @@ def flexshard_bands(
         view="flexshard",
         objective=costs[best],
         bound=max(0.0, min(bound, costs[best])),
-        covers=COVERS,
+        covers=FLEXSHARD,
         binding=problem.binding(price, found[best]),
         prices=(Price(resource=cluster.device.tiers[0].name, unit="GB", saves=price * GIGA),),
     )

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, FiniteFloat
 
 from rowtier.band import Band, Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.options import CostOptions
 from rowtier.errors import MismatchError, UserError
 from rowtier.fields import Name
-from rowtier.files import Noun, StrPath, fingerprint_of
-from rowtier.plan.constraints import Constraints
+from rowtier.files import Noun, fingerprint_of
+from rowtier.plan.constraints import Constraints, ReservedBytes
 from rowtier.profile.order import RowOrder, rows_by_rank
 from rowtier.profile.profile import Profile
+from rowtier.reading import StrPath
 from rowtier.tables import Table
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ class Price(Noun):
 
     resource: Name  # tier or level
     unit: Literal["GB", "GB/s"]
-    saves: float
+    saves: FiniteFloat
 
 
 class ProvedCase(Noun):
@@ -54,22 +55,24 @@ class ProvedCase(Noun):
     widest: Name | None = None  # level that anybody asks through; None: nobody asks
     meets: Name | None = None  # the first level at which copies meet; None: there are no copies
     relayed: bool = False  # whether rows may pass from gateway to gateway
-    prices: tuple[float, ...]
+    prices: tuple[FiniteFloat, ...]
 
 
 class Proof(Noun):
-    """Prices of a byte of every memory that prove a bound, and the bytes they are prices of.
+    """Prices of a byte of every memory that prove a bound: whatever they are, it is one.
 
-    On RecShard's objective the bytes are enough, and there are no prices.
-
-    Memories of a device first, fastest first, then those of servers; bytes for each device.
+    Memories of a device first, fastest first, then those of servers. What must be true of the
+    cluster or of the statistics is not in here: `prove.py` takes it from them. On RecShard's
+    objective that is all it takes, and there are no prices.
     """
 
-    prices: tuple[float, ...]  # for all plans
-    capacity_bytes: tuple[float, ...]
+    prices: tuple[FiniteFloat, ...]  # for all plans
+    # Earlier versions wrote the bytes that these are prices of. Nothing reads them any more.
+    capacity_bytes: tuple[float, ...] = ()
     sync_weight: float = Field(default=1.0, ge=0.0, le=1.0)  # if some of it is hidden
-    holder_weights: tuple[float, ...] = ()  # of devices, and of each kind of servers
-    masses: tuple[tuple[float, ...], ...] = ()  # where shares of lookups that go by sums are cut
+    holder_weights: tuple[FiniteFloat, ...] = ()  # of devices, and of each kind of servers
+    # Where shares of lookups that go by sums are cut.
+    masses: tuple[tuple[FiniteFloat, ...], ...] = ()
     cases: tuple[ProvedCase, ...] = ()  # plans that have fewer rounds
 
 
@@ -78,7 +81,7 @@ class RoundsUsed(Noun):
 
     kind: Literal["exchange", "gateways", "copies"]
     rounds: int
-    without: float | None = None  # seconds; None: every plan has them
+    without: FiniteFloat | None = None  # seconds; None: every plan has them
 
 
 class Caution(Noun):
@@ -88,11 +91,11 @@ class Caution(Noun):
     been made without caution.
     """
 
-    confidence: float
-    expected: float  # this plan, if hot rows are as hot as expected
-    expected_without: float
-    pessimistic: float  # this plan, if they are only as hot as the confidence says
-    pessimistic_without: float
+    confidence: FiniteFloat
+    expected: FiniteFloat  # this plan, if hot rows are as hot as expected
+    expected_without: FiniteFloat
+    pessimistic: FiniteFloat  # this plan, if they are only as hot as the confidence says
+    pessimistic_without: FiniteFloat
 
     @property
     def price(self) -> float:
@@ -115,14 +118,15 @@ class Certificate(Noun):
     """
 
     view: Name  # which objective of the cost model
-    objective: float
-    bound: float
+    objective: FiniteFloat
+    bound: FiniteFloat
     covers: str = ""  # empty in files of versions that did not write it
+    left: tuple[ReservedBytes, ...] = ()  # bytes left free beside rows, where all must fit
     binding: str
     prices: tuple[Price, ...] = ()
     rounds: tuple[RoundsUsed, ...] = ()  # of `joint`
     proof: Proof | None = None  # `plan/prove.py` recomputes the bound from it
-    from_statistics: float | None = None
+    from_statistics: FiniteFloat | None = None
     caution: Caution | None = None
 
     @property
@@ -160,13 +164,18 @@ class Plan:
         bands: Bands,
         certificate: Certificate | None = None,
     ) -> Plan:
-        """What a planner returns: the bands, with everything they need to be read alone."""
+        """What a planner returns: the bands, with everything they need to be read alone.
+
+        Bands that no plan may have are refused, as `load` does.
+        """
+        from rowtier.plan.check import refuse_mistakes
+
         order = None
         if profile.form == "counted":
             order = {s.table.name: s.counts.rows for s in profile.stats if s.counts is not None}
         made_for = MadeFor(profile=profile.fingerprint, cluster=cluster.fingerprint)
         words = {s.table.name: s.vocabulary for s in profile.stats if s.vocabulary is not None}
-        return cls(
+        plan = cls(
             method,
             bands,
             cluster,
@@ -176,6 +185,8 @@ class Plan:
             certificate,
             vocabularies=words,
         )
+        refuse_mistakes(plan, f"plan {method!r}")
+        return plan
 
     def __iter__(self) -> Iterator[tuple[Table, tuple[Band, ...]]]:
         for stats in self.profile.stats:
@@ -269,6 +280,7 @@ class Plan:
     @classmethod
     def load(cls, folder: StrPath) -> Plan:
         """Read a plan folder, check every invariant, and list all mistakes in one error."""
+        from rowtier.folders import read_steadily
         from rowtier.plan.storage import load
 
-        return load(folder)
+        return read_steadily(folder, load)

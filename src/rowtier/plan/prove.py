@@ -12,63 +12,82 @@ are read most per byte. Where tables stay whole, bounds have other reasons and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise, product
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.band import Band
-from rowtier.cluster import Cluster, Tier
+from rowtier.cluster import Cluster
 from rowtier.cost.amounts import whole_bytes
 from rowtier.cost.memory import output_bytes
 from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte
 from rowtier.cost.touch import LOOKUPS, Bags, table_basis
 from rowtier.cost.tree import tree_of
+from rowtier.errors import Mistake
 from rowtier.plan.plan import Plan, Proof
+from rowtier.plan.prove_facts import (
+    attached_level,
+    capacity_bytes,
+    form_mistakes,
+    memories,
+    pooled_s,
+)
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import TableStats
 from rowtier.tables import EXCHANGES, Exchange, Table
 
+KINDS = ("exchange", "gateways", "copies")  # of rounds
 PASSES = 2  # forward and backward
+ROUNDING = 1e-10  # of all that is added up: more than sums of millions of numbers are off by
 MANY = 64  # boxes of masses that are looked at together
 
 
 def proved_s(plan: Plan) -> float | None:
     """Seconds that no plan beats; None if the certificate's bound needs other reasons."""
-    if plan.certificate is None or plan.certificate.proof is None:
+    found = prove(plan)
+    return None if found is None else found.seconds
+
+
+@dataclass(frozen=True)
+class Proved:
+    """Seconds that no plan beats, and that none beats without rounds of a kind (None: no plan)."""
+
+    seconds: float
+    without: Mapping[str, float | None]
+
+
+def prove(plan: Plan) -> Proved | None:
+    """What a plan's proof proves; nothing if it is not of the form that the arithmetic needs."""
+    certificate = plan.certificate
+    if certificate is None or certificate.proof is None:
         return None
-    if plan.certificate.view == "recshard":
-        return _pooled_s(plan, plan.certificate.proof.capacity_bytes)
-    checked = _Check(plan, plan.certificate.proof)
-    # No step takes less than nothing.
-    return max(0.0, checked.least_s()) if checked.is_sound else 0.0
+    if any(proof_mistakes(plan)):
+        return Proved(0.0, dict.fromkeys(KINDS, 0.0))  # no step takes less than nothing
+    if certificate.view == "recshard":
+        return Proved(pooled_s(plan), {})
+    if certificate.view != "step":
+        return None
+    checked = _Check(plan, certificate.proof)
+    return Proved(checked.least_s() or 0.0, {kind: checked.least_s(kind) for kind in KINDS})
 
 
-def _pooled_s(plan: Plan, capacity_bytes: Sequence[float]) -> float:
-    """RecShard's objective with the memory of all devices as one, filled with the hottest rows."""
-    devices, kept, read = plan.cluster.num_devices, [], []
-    for stats in plan.profile.stats:
-        curve, table = stats.curve, stats.table
-        lookups = plan.profile.lookups_per_step(stats) * devices
-        kept.append(curve.widths * float(table.stored_row_bytes))
-        read.append(curve.probabilities * curve.widths * lookups * table.row_bytes)
-    kept_bytes, read_bytes = np.concatenate(kept), np.concatenate(read)
-    order = np.argsort(-read_bytes / kept_bytes, kind="stable")
-    until = np.concatenate(([0.0], np.cumsum(kept_bytes[order])))
-    served = np.concatenate(([0.0], np.cumsum(read_bytes[order])))
-    speed = plan.cluster.own_bandwidth
-    tiers = sorted(plan.cluster.device.tiers, key=lambda tier: -speed(tier))
-    room, before, seconds = 0.0, 0.0, 0.0
-    for tier, size in zip(tiers, capacity_bytes, strict=False):
-        room += size * devices
-        now = float(np.interp(room, until, served))
-        seconds += (now - before) / speed(tier)
-        before = now
-    return seconds / devices
+def proof_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """What is not of the form that the arithmetic needs, if there is a proof."""
+    certificate = plan.certificate
+    if certificate is None or certificate.proof is None:
+        return
+    proof = certificate.proof
+    if certificate.view == "step":
+        yield from form_mistakes(proof, plan.cluster, len(_Check(plan, proof).senders))
+    elif certificate.view != "recshard":
+        yield Mistake("", None, f"nothing proves bounds in view {certificate.view!r}; plan again")
+    elif any(proof.model_dump(exclude={"capacity_bytes", "sync_weight"}).values()):
+        yield Mistake("prices", None, "on RecShard's objective there are none; plan again")
 
 
 @dataclass(frozen=True)
@@ -95,6 +114,11 @@ class _Rounds:
     met: int
     relayed: bool  # rows pass from gateway to gateway
 
+    def lacks(self, kind: str) -> bool:
+        """Whether there are no rounds of a kind."""
+        has = {"exchange": self.asked > 0, "gateways": self.relayed, "copies": self.met > 0}
+        return not has.get(kind, False)
+
 
 @dataclass(frozen=True, eq=False)
 class _Check:
@@ -103,40 +127,36 @@ class _Check:
     plan: Plan
     proof: Proof
 
-    @property
-    def is_sound(self) -> bool:
-        """Whether the proof is of the form that the arithmetic needs; else it proves nothing."""
-        proof, memories = self.proof, len(list(_memories(self.plan.cluster)))
-        weights = proof.holder_weights
-        lists = [proof.prices, *(case.prices for case in proof.cases)]
-        priced = all(len(p) == memories and min(p) >= 0 for p in lists)
-        weighed = len(weights) == 1 + len(self.plan.cluster.servers) and min(weights) >= 0
-        rising = all(
-            m[0] == 0 and m[-1] == 1 and all(a < b for a, b in pairwise(m)) for m in proof.masses
-        )
-        cut = len(proof.masses) == len(self._senders)
-        named = all(c.widest in self._levels and c.meets in self._levels for c in proof.cases)
-        return priced and weighed and sum(weights) <= 1 + 1e-9 and rising and cut and named
-
-    def least_s(self) -> float:
+    def least_s(self, without: str = "") -> float | None:
         """The least over what rounds a plan may have; of each the best that any prices prove."""
+        every = range(len(self._levels))
+        least = np.inf
+        for rounds in (_Rounds(*facts) for facts in product(every, every, (True, False))):
+            if rounds.lacks(without) and self._exists(rounds):
+                known = [s for other, s in self._proved if _allows(other, rounds)]
+                least = min(least, max(known) + self._fixed_s(rounds))
+        return max(0.0, float(least) * (1 - 1e-9)) if least < np.inf else None
+
+    @cached_property
+    def _proved(self) -> list[tuple[_Rounds, float]]:
+        """What each case proves, but for the rounds."""
         levels = self._levels
-        every = range(len(levels))
         cases = [(_Rounds(len(levels) - 1, 1, True), np.array(self.proof.prices))]
         for case in self.proof.cases:
             rounds = _Rounds(levels.index(case.widest), levels.index(case.meets), case.relayed)
             cases.append((rounds, np.array(case.prices)))
-        capacity = np.array(self.proof.capacity_bytes)
-        found = -np.array([prices @ capacity for _, prices in cases])
+        capacity = np.array(capacity_bytes(self.plan))
+        worth = np.array([prices @ capacity for _, prices in cases])
+        paid = np.zeros(len(cases))
         for stats in self.plan.profile.stats:
-            found += self._table_s(stats, cases)
-        proved = [(rounds, float(s)) for (rounds, _), s in zip(cases, found, strict=True)]
-        least = np.inf
-        for rounds in (_Rounds(*facts) for facts in product(every, every, (True, False))):
-            if self._exists(rounds):
-                known = [s for other, s in proved if _allows(other, rounds)]
-                least = min(least, max(known) + self._fixed_s(rounds))
-        return float(least) * (1 - 1e-9)
+            paid += self._table_s(stats, cases)
+        # Where prices are high, the difference is small beside what it is made of. A case that
+        # leaves some row no home at all has no plans.
+        homes = np.isfinite(paid)
+        found = np.where(homes, paid, 0.0) - worth
+        found -= ROUNDING * (np.where(homes, paid, 0.0) + worth)
+        found[~homes] = np.inf
+        return [(rounds, float(s)) for (rounds, _), s in zip(cases, found, strict=True)]
 
     @property
     def _levels(self) -> list[str | None]:
@@ -151,7 +171,7 @@ class _Check:
 
     def _exists(self, rounds: _Rounds) -> bool:
         """Whether some rows have just these rounds, and every row that is looked up has a home."""
-        own = [_rounds(kept, self.plan.cluster) for kept in self._ways()]
+        own = self._own_rounds
         asked, met = {r.asked for r in own} | {0}, {r.met for r in own} | {0}
         if rounds.asked not in asked or rounds.met not in met:
             return False
@@ -161,6 +181,11 @@ class _Check:
             _allows(rounds, one) for one in own
         )
 
+    @cached_property
+    def _own_rounds(self) -> list[_Rounds]:
+        """The rounds of every way there is."""
+        return [_rounds(kept, self.plan.cluster) for kept in self._ways()]
+
     def _ways(self, exchanges: Sequence[Exchange] = EXCHANGES) -> Iterator[_Kept]:
         """Every way that the fields of a band can say, but for those that cannot be better.
 
@@ -169,7 +194,7 @@ class _Check:
         a copy on every device is sent.
         """
         cluster = self.plan.cluster
-        for memory, (tier, kind, attached) in enumerate(_memories(cluster)):
+        for memory, (tier, kind, attached) in enumerate(memories(cluster)):
             for scope, sync in product(cluster.scopes, ("dense", "sparse")):
                 level = cluster.level_of(scope)
                 if attached > level:
@@ -292,7 +317,7 @@ class _Check:
         unit, batch = share * self._sum_s(stats.table), self.plan.profile.batch_size
         starts = np.zeros(len(self._box_list))
         rises = np.zeros((len(self._box_list), len(self._owners)))
-        for dim, (who, distances) in enumerate(self._senders):
+        for dim, (who, distances) in enumerate(self.senders):
             masses, box = np.array(self.proof.masses[dim]), self._box_list[:, dim]
             needed = Bags.of(stats).sums(masses) * batch
             slope = np.diff(needed) / np.diff(masses)
@@ -317,7 +342,7 @@ class _Check:
         return np.array(kept, dtype=np.int64).reshape(len(kept), len(cuts))
 
     def _within(self, one: int, other: int) -> bool:
-        return set(self._senders[one][0]) <= set(self._senders[other][0])
+        return set(self.senders[one][0]) <= set(self.senders[other][0])
 
     @cached_property
     def _owners(self) -> list[tuple[int, int]]:
@@ -325,7 +350,7 @@ class _Check:
         return sorted({kept.owner for kept in self._ways() if kept.owner is not None})
 
     @cached_property
-    def _senders(self) -> list[tuple[list[int], list[int]]]:
+    def senders(self) -> list[tuple[list[int], list[int]]]:
         """Owners that send anything at some distances, and the distances: those alike together."""
         reached = [self._readers(*owner) > 0 for owner in self._owners]
         found: dict[tuple[bool, ...], list[int]] = {}
@@ -343,7 +368,7 @@ class _Check:
         cluster = self.plan.cluster
         sizes = np.array([cluster.group_size(k) for k in range(level + 1)], dtype=np.float64)
         found = np.zeros(len(cluster.levels) + 1)
-        attached = _attached(cluster, kind)
+        attached = attached_level(cluster, kind)
         found[: level + 1] = np.diff(sizes, prepend=0.0)
         if attached:
             found[attached] = found[: attached + 1].sum()
@@ -402,23 +427,12 @@ class _Check:
         return fixed
 
 
-def _memories(cluster: Cluster) -> Iterator[tuple[Tier, int, int]]:
-    """Every memory: its tier, and the kind of its holders and the level that they hang at."""
-    yield from ((tier, 0, 0) for tier in cluster.device.tiers)
-    for kind, server in enumerate(cluster.servers, start=1):
-        yield from ((tier, kind, _attached(cluster, kind)) for tier in server.tiers)
-
-
-def _attached(cluster: Cluster, kind: int) -> int:
-    return cluster.level_of(cluster.servers[kind - 1].level) if kind else 0
-
-
 def _first_place(cluster: Cluster, kind: int, level: int) -> int:
     """The position of the first server of a kind in a group of a level, behind its devices."""
     place = cluster.group_size(level)
     for other in range(1, kind):
-        if _attached(cluster, other) <= level:
-            inner = cluster.group_size(level) // cluster.group_size(_attached(cluster, other))
+        if attached_level(cluster, other) <= level:
+            inner = cluster.group_size(level) // cluster.group_size(attached_level(cluster, other))
             place += cluster.servers[other - 1].count * inner
     return place
 
@@ -456,7 +470,7 @@ def _waits_s(cluster: Cluster, level: int, peers: int) -> float:
 
 def _saves_when_cut(table: Table, cluster: Cluster) -> bool:
     """Whether fewer columns move fewer bytes each, in any memory."""
-    for tier, _, _ in _memories(cluster):
+    for tier, _, _ in memories(cluster):
         for beside in (0, 1):
             moved = [
                 whole_bytes(n * table.item_bytes + beside * table.state_bytes(n), tier) / n

@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import os
 import tempfile
+import warnings
 import weakref
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,7 @@ from rowtier.profile.ids import Where, numbers_of, settled_numbers, settled_rows
 from rowtier.profile.order import rows_by_rank
 from rowtier.profile.vocabulary import VocabularyIndex
 from rowtier.tables import Table
+from rowtier.units import show_bytes
 
 if TYPE_CHECKING:
     from rowtier.plan.plan import Plan
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 Ints = NDArray[np.int64]
 Addresses = NDArray[Any]  # int32, or int64 above 2³¹ rows
 _PREFIX = "rowtier-remap-"
+SHARED = "/dev/shm"
 
 
 class Read(NamedTuple):
@@ -130,9 +133,8 @@ class Remapper:
             )
         _sweep()
         specs = tuple(_specs(plan, rows))
-        handle, path = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=_folder())
+        path = _new_file(max(1, specs[-1].stop))
         try:
-            os.truncate(handle, max(1, specs[-1].stop))
             memory = np.memmap(path, dtype=np.uint8, mode="r+")
             for spec in specs:
                 spec.fill(memory, plan)
@@ -141,8 +143,6 @@ class Remapper:
         except BaseException:
             _remove(path)
             raise
-        finally:
-            os.close(handle)
 
     def forget(self) -> None:
         """Remove the file's name; those who have it open go on. Nobody can join afterwards."""
@@ -363,8 +363,45 @@ def _attach(path: str, specs: tuple[_Spec, ...], rows: bool) -> Remapper:
     return Remapper(path, specs, rows, owner=False)
 
 
-def _folder() -> str:
-    return "/dev/shm" if os.access("/dev/shm", os.W_OK) else tempfile.gettempdir()
+def _folders() -> list[str]:
+    """Where memory files may lie: in memory, or else on a disk."""
+    shared = [SHARED] if os.access(SHARED, os.W_OK) else []
+    return [*shared, tempfile.gettempdir()]
+
+
+def _new_file(size_bytes: int) -> str:
+    """A file that really has so much room: writing to mapped memory that has none is a crash."""
+    said = []
+    for folder in _folders():
+        try:
+            path = _allotted(folder, size_bytes)
+        except OSError as error:
+            said.append(f"{folder}: {error.strerror}")
+            continue
+        if said:
+            warnings.warn(
+                f"remap tables need {show_bytes(size_bytes)} ({'; '.join(said)}), so they are in "
+                f"{folder}, which may be slower: enlarge {SHARED} (docker run --shm-size)",
+                stacklevel=3,
+            )
+        return path
+    raise UserError(
+        f"the remap tables need {show_bytes(size_bytes)}, and there is no room for them "
+        f"({'; '.join(said)}): enlarge {SHARED} (docker run --shm-size), or set TMPDIR to a folder "
+        "that has the room"
+    )
+
+
+def _allotted(folder: str, size_bytes: int) -> str:
+    handle, path = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=folder)
+    try:
+        os.posix_fallocate(handle, 0, size_bytes)
+    except BaseException:
+        _remove(path)
+        raise
+    finally:
+        os.close(handle)
+    return path
 
 
 def _remove(path: str) -> None:
@@ -373,7 +410,7 @@ def _remove(path: str) -> None:
 
 def _sweep() -> None:
     """Remove files of processes that were killed."""
-    for path in Path(_folder()).glob(f"{_PREFIX}*"):
+    for path in (path for folder in _folders() for path in Path(folder).glob(f"{_PREFIX}*")):
         pid = path.name.removeprefix(_PREFIX).partition("-")[0]
         if pid.isdigit() and not _alive(int(pid)):
             _remove(str(path))

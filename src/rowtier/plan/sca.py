@@ -45,6 +45,7 @@ from rowtier.cost.touch import table_basis, touched
 from rowtier.cost.tree import tree_of
 from rowtier.cost.views import objective
 from rowtier.plan.binding import binding
+from rowtier.plan.covers import SCA
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price
 from rowtier.plan.tiers import Run, cut_by_tiers, device_sizes, spread
@@ -52,11 +53,6 @@ from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
 
 FORWARD = CostOptions(training=False)
-COVERS = (
-    "plans whose rows have the holders that they have here and are fetched once per device and "
-    "step, or are kept by every device in its fastest memory, beside exchange buffers and rows "
-    "that fit nowhere else, by bytes on all links of a forward pass"
-)
 _ROUNDS = 20  # of aiming lower, because devices are not quite alike
 
 
@@ -77,7 +73,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
         view="sca",
         objective=moved,
         bound=max(0.0, min(moved, moved_uncached - most_saved)),
-        covers=COVERS,
+        covers=SCA,
         binding=_binding(price, step_cost(bands, profile, cluster), left, options),
         prices=(Price(resource=fast.name, unit="GB", saves=price * GIGA),),
     )

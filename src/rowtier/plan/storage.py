@@ -8,33 +8,37 @@ vocabulary/     TABLE.parquet with row, id and count, where ids become rows by a
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import xxhash
 from pydantic import Field
 
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.errors import InvalidError, Mistake, UserError
-from rowtier.fields import Count, Name
+from rowtier.fields import Count, Name, Rows
 from rowtier.files import (
     FORMAT_VERSION,
     Noun,
-    StrPath,
     check_version,
     dump_json,
     parse,
-    read_mapping,
-    replace_folder,
     seal_mistakes,
-    write_atomic,
+    try_parse,
 )
-from rowtier.plan.check import find_mistakes
+from rowtier.folders import replace_folder
+from rowtier.manifest import read_manifest
+from rowtier.plan.check import find_mistakes, refuse_mistakes, stamp_mistakes
 from rowtier.plan.constraints import Constraints
+from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Certificate, MadeFor, Plan
 from rowtier.profile.order import NarrowInts, RowOrder, narrow
 from rowtier.profile.profile import Profile
+from rowtier.profile.storage import save_inside
+from rowtier.reading import StrPath, read_mapping
 
 if TYPE_CHECKING:
     from rowtier.profile.vocabulary import Vocabulary
@@ -48,8 +52,13 @@ class _Slice(Noun):
     """Where one table's rows stand in `order.bin`."""
 
     offset: Count
-    rows: Count
+    rows: Rows
     dtype: Literal["uint32", "int64"]
+    xxh3: str | None = None  # of its bytes: says which table is hit if the file is damaged
+
+    @property
+    def size_bytes(self) -> int:
+        return self.rows * np.dtype(self.dtype).itemsize
 
 
 class _PlanFile(Noun):
@@ -66,7 +75,8 @@ class _PlanFile(Noun):
 
 
 def save(plan: Plan, folder: StrPath) -> None:
-    """Write the folder beside its place, then rename it."""
+    """Write the folder beside its place, then let it take its place; not what `load` refuses."""
+    refuse_mistakes(plan, f"plan {plan.method!r}")
     with replace_folder(folder, MARKER) as path:
         slices = None if plan.order is None else _write_order(path / ORDER, plan)
         data = {
@@ -84,8 +94,8 @@ def save(plan: Plan, folder: StrPath) -> None:
             data["constraints"] = plan.constraints.to_data()
         if plan.vocabularies:
             data["vocabularies"] = _write_vocabularies(path, plan)
-        write_atomic(path / MARKER, dump_json(data))
-        plan.profile.save(path / CURVE)
+        (path / MARKER).write_text(dump_json(data), encoding="utf-8")
+        save_inside(plan.profile, path / CURVE)
 
 
 def load(folder: StrPath) -> Plan:
@@ -96,8 +106,12 @@ def load(folder: StrPath) -> Plan:
     data = read_mapping(path / MARKER)
     check_version(path / MARKER, data)
     file = parse(_PlanFile, data, path / MARKER)
+    _check_options(path / MARKER, file.origin)
     profile = Profile.load(path / CURVE)
-    order = None if file.order is None else _read_order(path / ORDER, file.order)
+    order = None
+    if file.order is not None:
+        _check_order(path, file.order)
+        order = _read_order(path / ORDER, file.order)
     plan = Plan(
         file.method,
         file.tables,
@@ -110,20 +124,41 @@ def load(folder: StrPath) -> Plan:
         file.constraints,
         _read_vocabularies(path, profile, file),
     )
-    mistakes = list(find_mistakes(plan))
-    if file.cluster.fingerprint != file.made_for.cluster:
-        mistakes.append(
-            Mistake(
-                "made_for.cluster",
-                file.made_for.cluster,
-                f"the cluster in the file is {file.cluster.fingerprint}, not the one the plan was "
-                "made for; plan again",
-            )
-        )
+    mistakes = [*find_mistakes(plan), *stamp_mistakes(plan)]
     mistakes = mistakes or seal_mistakes(file.sealed, plan.fingerprint, "plan")
     if mistakes:
         raise InvalidError(path / MARKER, mistakes)
     return plan
+
+
+def missing_seals(folder: StrPath) -> list[Mistake]:
+    """Fingerprints that a plan folder was written with, and that it has no more.
+
+    Who edits a plan by hand may drop them to load it; what such a plan claims is nobody's word.
+    """
+    path = Path(folder)
+    data, curve = read_mapping(path / MARKER), read_mapping(path / CURVE / "profile.json")
+    why = "the key is missing, so nothing says whether the content is as it was written; plan again"
+    found = [Mistake("fingerprint", None, why)] if data.get("fingerprint") is None else []
+    if curve.get("fingerprint") is None:
+        found.append(Mistake(f"{CURVE}.fingerprint", None, why))
+    for key, value in data["made_for"].items():
+        if re.fullmatch("[0-9a-f]{16}", value) is None:
+            found.append(Mistake(f"made_for.{key}", value, "is no fingerprint; plan again"))
+    sealed = data.get("vocabularies") or {}
+    tables = curve.get("tables", ()) if data.get("order") is not None else ()
+    needed = [table["name"] for table in tables if table.get("ids") == "vocabulary"]
+    return found + [Mistake(f"vocabularies.{n}", None, why) for n in needed if n not in sealed]
+
+
+def _check_options(path: Path, origin: dict[str, Any]) -> None:
+    """What a plan was made with is read back from here, so it must be what can be asked for."""
+    options = origin.get("options", {})
+    mistakes = [Mistake("origin.options", options, "keys with values are needed here")]
+    if isinstance(options, dict):
+        _, mistakes = try_parse(PlanOptions, options, "origin.options", units=False)
+    if mistakes:
+        raise InvalidError(path, mistakes)
 
 
 def _write_vocabularies(path: Path, plan: Plan) -> dict[str, str]:
@@ -157,16 +192,39 @@ def _write_order(path: Path, plan: Plan) -> dict[str, Any]:
             rows = plan.order[stats.table.name]
             dtype = "uint32" if stats.table.num_embeddings <= 2**32 else "int64"
             offset += file.write(b"\0" * (-offset % 8))
-            slices[stats.table.name] = {"offset": offset, "rows": len(rows), "dtype": dtype}
-            offset += file.write(rows.astype(f"<{np.dtype(dtype).str[1:]}").data)
+            stored = rows.astype(f"<{np.dtype(dtype).str[1:]}")
+            hashed = xxhash.xxh3_64_hexdigest(stored.data)
+            piece = _Slice(offset=offset, rows=len(rows), dtype=dtype, xxh3=hashed)
+            slices[stats.table.name] = piece.to_data()
+            offset += file.write(stored.data)
     return slices
+
+
+def _check_order(folder: Path, slices: dict[str, _Slice]) -> None:
+    """Refuse a row order that is not what was written, and name the tables it is wrong for."""
+    written = read_manifest(folder, "plan")
+    if not written.difference(folder, ORDER):
+        return
+    hit = [repr(name) for name, piece in slices.items() if not _is_there(folder / ORDER, piece)]
+    more = f" and {len(hit) - 3} more" if len(hit) > 3 else ""
+    of = f"rows of table {', '.join(hit[:3])}{more}" if hit else "the row order"
+    written.check(folder, ORDER, of, "plan")
+
+
+def _is_there(path: Path, piece: _Slice) -> bool:
+    try:
+        found = np.fromfile(path, np.uint8, piece.size_bytes, offset=piece.offset)
+    except OSError:
+        return False
+    return piece.xxh3 in (None, xxhash.xxh3_64_hexdigest(found.data))
 
 
 def _read_order(path: Path, slices: dict[str, _Slice]) -> RowOrder:
     try:
-        size = path.stat().st_size
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
     except OSError:
-        raise UserError(f"{path}: the row order is missing; plan again") from None
+        raise UserError(f"{path}: the row order is missing, or no file; plan again") from None
     order: dict[str, NarrowInts] = {}
     for name, piece in slices.items():
         dtype = np.dtype(piece.dtype).newbyteorder("<")

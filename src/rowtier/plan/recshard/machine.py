@@ -33,6 +33,27 @@ def machine_of(cluster: Cluster, reserve: Reserve) -> Machine:
     tiers = tiers_by_speed(cluster)
     largest = [reserve.least_left(tier) for tier in tiers]
     sizes = [size // cluster.sharers(tier) for size, tier in zip(largest, tiers, strict=True)]
+    return _machine(cluster, sizes, largest)
+
+
+def roomiest(cluster: Cluster, reserve: Reserve) -> Machine:
+    """The devices as bounds must see them: with no less than any plan may use of them.
+
+    Devices of which not the same is reserved are not alike, and what is shared need not be divided
+    without a remainder.
+    """
+    tiers, sizes, largest = tiers_by_speed(cluster), [], []
+    for tier in tiers:
+        sharers, devices = cluster.sharers(tier), cluster.num_devices
+        groups = (range(first, first + sharers) for first in range(0, devices, sharers))
+        left = [reserve.left(tier, group) for group in groups]
+        sizes.append(-(-sum(left) // devices))
+        largest.append(max(left))
+    return _machine(cluster, sizes, largest)
+
+
+def _machine(cluster: Cluster, sizes: list[int], largest: list[int]) -> Machine:
+    tiers = tiers_by_speed(cluster)
     costs = [1 / cluster.own_bandwidth(tier) for tier in tiers]
     if len(tiers) == 1:
         sizes, largest, costs = [*sizes, 0], [*largest, 0], [*costs, *costs]

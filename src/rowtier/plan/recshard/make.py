@@ -26,12 +26,13 @@ from rowtier.cost.step import step_cost
 from rowtier.cost.views import access_time_s
 from rowtier.errors import InfeasibleError
 from rowtier.plan.binding import binding
+from rowtier.plan.covers import RECSHARD_CUT, RECSHARD_WHOLE
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
 from rowtier.plan.recshard.bound import Bound, pool_bound, whole_bound
 from rowtier.plan.recshard.heat import Heat, heat_of
 from rowtier.plan.recshard.layout import Layout, Solution
-from rowtier.plan.recshard.machine import Machine, machine_of, tiers_by_speed
+from rowtier.plan.recshard.machine import Machine, machine_of, roomiest, tiers_by_speed
 from rowtier.plan.recshard.parts import Part, bands_of, heavy_rows_cut, item_of, whole_tables
 from rowtier.plan.recshard.split import solve_split
 from rowtier.plan.recshard.whole import solve_whole
@@ -42,11 +43,6 @@ from rowtier.units import show_bytes
 # A row that takes more than this share of a device's time alone is cut by columns: as few as
 # possible at first, for every piece keeps optimizer state of its own.
 HEAVY = (1 / 2, 1 / 16, 1 / 128)
-# What bounds are about: tables that may be cut (`--split`), and whole ones.
-COVERS = {
-    "cut": "plans that keep each row once, on devices, by memory time of the slowest device",
-    "whole": "plans that keep each table once, on one device, by memory time of the slowest device",
-}
 
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
@@ -176,24 +172,31 @@ class Problem:
         bands = bands_of(parts, layout, self.cluster, self.options.constraints)
         plan = Plan.build(method, self.profile, self.cluster, bands)
         objective = float(recshard_time_s(plan).max())
+        bound = self._for_all_plans(bound)
         assert objective >= bound.seconds, f"{objective} beats {bound}"
         certificate = Certificate(
             view="recshard",
             objective=objective,
             bound=bound.seconds,
-            covers=COVERS["cut" if self.options.split else "whole"],
+            covers=RECSHARD_CUT if self.options.split else RECSHARD_WHOLE,
             binding=self._binding(bound, bands),
             prices=self._prices(bound),
             proof=self._proof(bound),
         )
         return dataclasses.replace(plan, certificate=certificate)
 
+    def _for_all_plans(self, bound: Bound) -> Bound:
+        """The bound, unless some plan may use more memory than was counted on."""
+        roomy = roomiest(self.cluster, self.options.reserved)
+        pairs = ((roomy.sizes, self.machine.sizes), (roomy.largest, self.machine.largest))
+        if all(np.array_equal(*pair) for pair in pairs):
+            return bound
+        pool = pool_bound(self.heat, roomy, whole=not self.options.split)
+        return min(bound, pool, key=lambda one: one.seconds)
+
     def _proof(self, bound: Bound) -> Proof | None:
-        """What it takes to recompute the bound of tables that may be cut: bytes for each device."""
-        if not self.options.split or bound.reason != "pool":
-            return None
-        sizes: list[float] = self.machine.sizes.astype(float).tolist()
-        return Proof(prices=(), capacity_bytes=tuple(sizes))
+        """That the bound of tables that may be cut can be recomputed: it takes no prices."""
+        return Proof(prices=()) if self.options.split and bound.reason == "pool" else None
 
     def _prices(self, bound: Bound) -> tuple[Price, ...]:
         """What the bound falls by with one more GB of each memory on every device."""
