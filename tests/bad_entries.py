@@ -187,7 +187,7 @@ def cluster_entries() -> None:
         "cluster-cut-off.yaml",
         yaml.safe_dump(CLUSTER, default_flow_style=True)[:150],
         "not valid YAML",
-        "mend it",
+        "fix it",
     )
     text_entry("empty.yaml", "", "empty", "docs/files.md")
     text_entry("binary.yaml", bytes(range(256)) * 4, "not text")

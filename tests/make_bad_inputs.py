@@ -29,6 +29,7 @@ from bad_entries import (
 
 import rowtier
 import rowtier.files
+from rowtier.manifest import write_manifest
 from rowtier.plan.plan import Plan
 
 
@@ -51,6 +52,25 @@ def folder_entry(good: Path, name: str, change: Callable[[Path], None], *says: s
     shutil.copytree(good, HERE / name)
     change(HERE / name)
     EXPECTED[name] = says
+
+
+def listed(change: Callable[[Path], None]) -> Callable[[Path], None]:
+    """Change a binary file and its entry in the manifest, so that only the content is wrong."""
+
+    def apply(folder: Path) -> None:
+        change(folder)
+        write_manifest(folder)
+
+    return apply
+
+
+def flip(file: str) -> Callable[[Path], None]:
+    def apply(folder: Path) -> None:
+        raw = bytearray((folder / file).read_bytes())
+        raw[len(raw) // 2] ^= 1
+        (folder / file).write_bytes(raw)
+
+    return apply
 
 
 def edit(file: str, *changes: Callable[[Any], None], keep_seal: bool = False) -> Any:
@@ -80,7 +100,7 @@ def write_counts(rows: list[int], counts: list[int | None]) -> Callable[[Path], 
         pq.write_table(pa.table({"row": rows, "count": counts}), folder / "counts/item.parquet")
         edit("profile.json")(folder)
 
-    return apply
+    return listed(apply)
 
 
 def profile_entries(good: Path) -> None:
@@ -137,7 +157,12 @@ def profile_entries(good: Path) -> None:
         "at least present",
     )
     one("no-counts", remove("counts/item.parquet"), "item.parquet", "missing", "profile again")
-    one("cut-off-counts", cut("counts/item.parquet", 200), "item.parquet", "not readable Parquet")
+    one("cut-off-counts", cut("counts/item.parquet", 200), "table 'item'", "cut off: it has 200")
+    one("no-parquet", listed(cut("counts/item.parquet", 200)), "not readable Parquet")
+    one("flipped-counts", flip("counts/item.parquet"), "table 'item'", "changed", "profile again")
+    one("no-manifest", remove("manifest.json"), "manifest.json", "missing", "profile again")
+    one("cut-off-manifest", cut("manifest.json", 100), "manifest.json", "not valid JSON")
+    one("unlisted-counts", _forget("counts/item.parquet"), "item.parquet", "does not name")
     one("row-twice", write_counts([5, 7, 5], [9, 8, 7]), "statistics.item.row", "5", "twice")
     one("row-outside", write_counts([5, 1000], [9, 8]), "statistics.item.row", "1000", "0 to 999")
     one("not-hottest-first", write_counts([5, 7], [1, 8]), "statistics.item.count", "hottest first")
@@ -198,6 +223,12 @@ def plan_entries(good: Path) -> None:
         "fingerprint",
         "plan again",
     )
+    one(
+        "wish-below-zero",
+        edit("plan.json", put("origin", value={"options": {"dense_s": -1.0}})),
+        "origin.options.dense_s",
+        "zero or more",
+    )
     one("version-7", edit("plan.json", put("format_version", value=7)), "format_version", "7", "1")
     one("cut-off-json", cut("plan.json", 200), "plan.json", "not valid JSON")
     one(
@@ -207,13 +238,27 @@ def plan_entries(good: Path) -> None:
         "there is no",
         "profile folder",
     )
-    one("cut-off-order", cut("order.bin", 100), "order.bin", "cut off", "plan again")
+    one(
+        "cut-off-order",
+        cut("order.bin", 100),
+        "order.bin",
+        "table 'item', 'user'",
+        "cut off",
+        "plan again",
+    )
+    one("flipped-order", flip("order.bin"), "order.bin", "table 'item'", "changed", "plan again")
+    one("no-manifest", remove("manifest.json"), "manifest.json", "missing", "plan again")
+    one("flipped-curve", flip("curve/curves.parquet"), "curves.parquet", "changed")
     one("no-order", remove("order.bin"), "order.bin", "missing", "plan again")
-    one("order-row-twice", _copy_first_row, "order.item", "twice in the row order")
+    one("order-row-twice", listed(_copy_first_row), "order.item", "twice in the row order")
     one("order-of-nothing", edit("plan.json", drop("order", "user")), "order", "'user'")
     (HERE / "folder-of-nothing").mkdir()
     (HERE / "folder-of-nothing" / "notes.txt").write_text("nothing that rowtier wrote\n")
     EXPECTED["folder-of-nothing"] = ("plan.json, profile.json",)
+
+
+def _forget(file: str) -> Callable[[Path], None]:
+    return edit("manifest.json", drop("files", file), keep_seal=True)  # type: ignore[no-any-return]
 
 
 def _copy_first_row(folder: Path) -> None:
@@ -234,7 +279,7 @@ def write_vocabulary(ids: list[Any], rows: list[int] | None = None) -> Callable[
         columns = {"row": rows or list(range(len(ids))), "id": ids, "count": [9] * len(ids)}
         pq.write_table(pa.table(columns), folder / "vocabulary/user.parquet")
 
-    return apply
+    return listed(apply)
 
 
 def vocabulary_entries(good: Path, kind: str) -> None:
@@ -243,7 +288,8 @@ def vocabulary_entries(good: Path, kind: str) -> None:
 
     file = "vocabulary/user.parquet"
     one("missing", remove(file), "user.parquet", "'user' is missing", "profile again")
-    one("cut-off", cut(file, 200), "user.parquet", "not readable Parquet")
+    one("cut-off", cut(file, 200), "user.parquet", "table 'user'", "cut off")
+    one("no-parquet", listed(cut(file, 200)), "user.parquet", "not readable Parquet")
     one("id-twice", write_vocabulary(["a", "b", "a"]), "id", "'a'", "more than once")
     one("row-order", write_vocabulary(["a", "b"], [1, 0]), "row", "0, 1, 2")
     one("too-many", write_vocabulary(list(range(500))), "500", "rows for 499", "num_shared")
@@ -285,8 +331,8 @@ def main() -> None:
     vocabulary_entries(good / "plan-words", "plan")
     shutil.rmtree(good)
     expected = Path(__file__).parent / "bad_inputs_expected.yaml"
-    listed = {name: list(says) for name, says in sorted(EXPECTED.items())}
-    expected.write_text(yaml.safe_dump(listed, sort_keys=False, width=100))
+    said = {name: list(says) for name, says in sorted(EXPECTED.items())}
+    expected.write_text(yaml.safe_dump(said, sort_keys=False, width=100))
     print(f"{len(EXPECTED)} entries")
 
 

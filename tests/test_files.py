@@ -6,7 +6,9 @@ import yaml
 
 from rowtier import Cluster, Level, Table, Tables, Tier, UserError
 from rowtier.cluster import PRESETS
-from rowtier.files import dump_json, replace_folder, write_atomic
+from rowtier.files import dump_json
+from rowtier.folders import replace_folder
+from rowtier.writing import write_atomic
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -177,6 +177,67 @@ def test_what_was_cut_off_is_compiled_anew(package: Package, tmp_path: Path) -> 
     assert package.total() == 65.0
 
 
+def flip(raw: bytes) -> bytes:
+    return raw[:900] + bytes([raw[900] ^ 1]) + raw[901:]
+
+
+@pytest.mark.parametrize("change", [flip, lambda _: b"", lambda raw: raw[:32]])
+def test_what_is_damaged_is_compiled_anew_and_replaced(
+    package: Package, tmp_path: Path, change: Any
+) -> None:
+    package.total()
+    whole = {path: path.read_bytes() for path in (tmp_path / "kept" / "rowtier").glob("*.nbc")}
+    for path, raw in whole.items():
+        path.write_bytes(change(raw))
+    with event.install_listener("numba:compile", Compiled()) as compiled:
+        assert package.total() == 65.0
+    assert sorted(compiled.names) == ["added", "total"]
+    with event.install_listener("numba:compile", Compiled()) as compiled:
+        assert package.total() == 65.0
+    assert not compiled.names
+
+
+def test_machine_code_under_the_name_of_another_is_not_run(
+    package: Package, tmp_path: Path
+) -> None:
+    package.total()
+    before = kept(tmp_path)
+    package.write(ADDED.replace("STEP = 1", "STEP = 5"))
+    package.total()
+    folder = tmp_path / "kept" / "rowtier"
+    old = {name.split("-")[0]: (folder / name).read_bytes() for name in before}
+    for name in kept(tmp_path) - before:
+        (folder / name).write_bytes(old[name.split("-")[0]])
+    assert package.total() == 73.0
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may chown")
+def test_machine_code_of_another_user_is_not_run(package: Package, tmp_path: Path) -> None:
+    package.total()
+    for path in (tmp_path / "kept" / "rowtier").glob("*.nbc"):
+        os.chown(path, 12345, -1)
+    with event.install_listener("numba:compile", Compiled()) as compiled:
+        assert package.total() == 65.0
+    assert sorted(compiled.names) == ["added", "total"]
+
+
+def test_a_folder_that_may_not_even_be_looked_at_is_done_without(
+    package: Package, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", "x" * 5000)
+    assert not store.has("something")
+    assert package.total() == 65.0
+
+
+def test_a_pipe_in_the_place_of_machine_code_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path))
+    (tmp_path / "rowtier").mkdir()
+    os.mkfifo(tmp_path / "rowtier" / "pipe")
+    assert store.read("pipe") is None
+
+
 def test_python_cannot_call_what_only_kernels_call(package: Package) -> None:
     with pytest.raises(TypeError, match="added is for compiled functions only"):
         package.loaded().added(None, 0)

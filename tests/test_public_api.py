@@ -8,7 +8,8 @@ import rowtier
 SOURCE = Path(rowtier.__file__).parent
 # From left to right: a part may import what stands before it, never what stands after.
 ORDER = [
-    "errors", "jit", "units", "fields", "sayings", "files", "tables", "work", "cluster", "profile",
+    "foreign", "errors", "jit", "units", "fields", "sayings", "special", "reading", "renaming",
+    "locks", "writing", "files", "manifest", "folders", "tables", "work", "cluster", "profile",
     "band", "cost", "plan", "synth", "evaluate", "report", "runtime", "backends", "torch",
     "torchrec", "calibrate", "kinds", "cli",
 ]  # fmt: skip

@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
 from rowtier.errors import Mistake
-from rowtier.fields import Count, Name
+from rowtier.fields import Name, Rows
 from rowtier.files import Noun
 from rowtier.tables import Exchange
 
@@ -34,13 +34,13 @@ def _columns(value: Any) -> Any:
 class Band(Noun):
     """Ranks `start` to `stop` of a table, kept once per group of `scope` in one memory tier."""
 
-    start: Count
-    stop: Count
+    start: Rows
+    stop: Rows
     columns: Annotated[tuple[int, int] | None, BeforeValidator(_columns)] = None
     scope: Name
     members: Annotated[tuple[int, ...] | Literal["all"], BeforeValidator(_members)] = "all"
     order: Literal["spread", "blocks"] = "spread"
-    offset: Count = 0
+    offset: Rows = 0
     tier: Name
     exchange: Exchange = "rows"
     coalesced: bool = Field(default=False, strict=True)

@@ -16,13 +16,26 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from rowtier.errors import Mistake, UserError
-from rowtier.fields import Bytes, BytesPerSecond, Name, PositiveCount, Seconds
-from rowtier.files import Noun, StrPath, duplicates, mappings
+from rowtier.fields import (
+    MOST_DEVICES,
+    MOST_LEVELS,
+    MOST_SERVERS,
+    MOST_TIERS,
+    Bytes,
+    BytesPerSecond,
+    DeviceCount,
+    Granularity,
+    Name,
+    Seconds,
+    ServerCount,
+    whole_number,
+)
+from rowtier.files import Noun, mappings
+from rowtier.reading import StrPath, duplicates
 from rowtier.work import Work
 
 DEVICE = "device"
 Efficiency = Annotated[float, Field(gt=0.0, le=1.0)]
-MOST_DEVICES = 2**16
 
 
 class Tier(Noun):
@@ -31,7 +44,7 @@ class Tier(Noun):
     name: Name
     capacity_bytes: Bytes = Field(alias="capacity")
     bandwidth_bytes_per_s: BytesPerSecond = Field(alias="bandwidth")
-    granularity_bytes: Bytes = Field(default=1, alias="granularity")
+    granularity_bytes: Granularity = Field(default=1, alias="granularity")
     shared_by: Name | None = None
 
 
@@ -39,7 +52,7 @@ class Level(Noun):
     """One level of the tree: how many groups of the level below it joins, and by which links."""
 
     name: Name
-    size: PositiveCount
+    size: DeviceCount
     bandwidth_bytes_per_s: BytesPerSecond = Field(alias="bandwidth")
     latency_s: Seconds = Field(default=0.0, alias="latency")
     message_s: Seconds = Field(default=0.0, alias="message")  # more for each peer of a round
@@ -52,16 +65,16 @@ class Level(Noun):
 class Device(Noun):
     """What every device has: memory tiers, fastest first."""
 
-    tiers: tuple[Tier, ...] = Field(min_length=1)
+    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=MOST_TIERS)
 
 
 class Server(Noun):
     """Memory-only members: `count` of them in every group of `level`. They never read."""
 
     name: Name
-    count: PositiveCount = 1
+    count: ServerCount = 1
     level: Name
-    tiers: tuple[Tier, ...] = Field(min_length=1)
+    tiers: tuple[Tier, ...] = Field(min_length=1, max_length=MOST_TIERS)
     bandwidth_bytes_per_s: BytesPerSecond | None = Field(default=None, alias="bandwidth")
 
 
@@ -73,7 +86,7 @@ class Cluster(Noun):
     """
 
     name: Name
-    levels: tuple[Level, ...] = ()
+    levels: tuple[Level, ...] = Field(default=(), max_length=MOST_LEVELS)
     device: Device
     servers: tuple[Server, ...] = ()
     overlap: tuple[tuple[Name, ...], ...] = ()
@@ -119,7 +132,7 @@ class Cluster(Noun):
     @classmethod
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
         """Names are unique and every level that is referred to exists."""
-        names = [level.get("name") for _, level in mappings(data, "levels")]
+        names: list[object] = [_named(level) for _, level in mappings(data, "levels")]
         for index, name in duplicates([DEVICE, *names]):
             why = "stands twice" if name != DEVICE else "is taken by level 0"
             yield Mistake(f"levels[{index - 1}].name", name, f"{why}; give each level its own name")
@@ -233,13 +246,26 @@ class Cluster(Noun):
         return tuple(dict.fromkeys(tier.name for tier in tiers))
 
 
+def _named(entry: Mapping[str, Any]) -> str | None:
+    """The name of an entry; what is no name is passed over, as its field reports it."""
+    name = entry.get("name")
+    return name if isinstance(name, str) else None
+
+
 def _too_many(data: Mapping[str, Any]) -> Iterator[Mistake]:
-    devices = 1
+    devices, inside = 1, {DEVICE: 1}  # devices in a group of each level
     for _, level in mappings(data, "levels"):
-        size = level.get("size")
-        devices *= size if type(size) is int and size > 0 else 1
+        devices *= max(1, whole_number(level.get("size")) or 1)
+        inside[str(level.get("name"))] = devices
     if devices > MOST_DEVICES:
         yield Mistake("levels", devices, f"devices in all, and {MOST_DEVICES} is the most")
+    servers = sum(
+        (whole_number(server.get("count", 1)) or 0)
+        * (devices // inside.get(str(server.get("level")), devices))
+        for _, server in mappings(data, "servers")
+    )
+    if servers > MOST_SERVERS:
+        yield Mistake("servers", servers, f"servers in all, and {MOST_SERVERS} is the most")
 
 
 def _tier_mistakes(
@@ -259,7 +285,7 @@ def _overlap_mistakes(data: Mapping[str, Any], levels: list[object]) -> Iterator
     device, servers = data.get("device"), mappings(data, "servers")
     owners = [device] if isinstance(device, Mapping) else []
     owners += [server for _, server in servers]
-    tiers = {tier.get("name") for owner in owners for _, tier in mappings(owner, "tiers")}
+    tiers = {_named(tier) for owner in owners for _, tier in mappings(owner, "tiers")}
     lists, seen = data.get("overlap"), set[object]()
     for index, names in enumerate(lists if isinstance(lists, (list, tuple)) else ()):
         if not isinstance(names, (list, tuple)) or not all(isinstance(n, str) for n in names):

@@ -1,7 +1,7 @@
 """What can go wrong, as one tree. Every message names the value and the way out.
 
     RowtierError
-    ├── UserError            something the caller can mend           (exit code 2)
+    ├── UserError            something the caller can fix            (exit code 2)
     │   ├── UnitError        "24 parsecs" is not a size
     │   ├── InvalidError     a file or object holds mistakes: all of them are listed
     │   │   └── VersionError written in a format this rowtier does not read
@@ -16,15 +16,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rowtier.foreign import shown, spelled
+
+LONGEST_KEY = 200  # characters of a key in a message
+LONGEST_HINT = 2000
+
 
 class RowtierError(Exception):
     """Anything rowtier raises on purpose."""
 
     exit_code = 2
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _made_again, (type(self), self.args, self.__dict__)  # ranks tell each other
+
 
 class UserError(RowtierError, ValueError):
-    """A mistake in what the caller gave; the message says how to mend it."""
+    """A mistake in what the caller gave; the message says how to fix it."""
 
 
 class UnitError(UserError):
@@ -32,7 +40,7 @@ class UnitError(UserError):
 
     def __init__(self, value: object, why: str):
         self.why = why
-        super().__init__(f"{value!r}: {why}")
+        super().__init__(f"{spelled(value)}: {why}")
 
 
 @dataclass(frozen=True)
@@ -49,8 +57,9 @@ class Mistake:
         return Mistake(key + dot + self.key, self.value, self.accepted)
 
     def __str__(self) -> str:
-        shown = "" if self.value is None else f" {_short(self.value)}:"
-        return f"{self.key}:{shown} {self.accepted}" if self.key else self.accepted
+        value = "" if self.value is None else f" {spelled(self.value)}:"
+        accepted = shown(self.accepted, LONGEST_HINT)
+        return f"{shown(self.key, LONGEST_KEY)}:{value} {accepted}" if self.key else accepted
 
 
 class InvalidError(UserError):
@@ -60,7 +69,7 @@ class InvalidError(UserError):
         self.source = str(source)
         self.mistakes = tuple(mistakes)
         count = len(self.mistakes)
-        head = f"{self.source}: {count} mistake{'s' if count != 1 else ''}"
+        head = f"{shown(self.source)}: {count} mistake{'s' if count != 1 else ''}"
         super().__init__("\n".join([head, *(f"  {m}" for m in self.mistakes)]))
 
 
@@ -78,6 +87,10 @@ class InfeasibleError(RowtierError):
     exit_code = 3
 
 
-def _short(value: object, limit: int = 60) -> str:
-    text = repr(value)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+def _made_again(
+    kind: type[RowtierError], args: tuple[object, ...], facts: dict[str, object]
+) -> RowtierError:
+    """An error of another process, whose message is complete."""
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(facts)
+    return error

@@ -7,10 +7,11 @@ from pathlib import Path
 from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.errors import InvalidError, Mistake, UserError
-from rowtier.files import Noun, StrPath, check_version, parse, read_mapping
+from rowtier.files import Noun, check_version, parse
 from rowtier.plan.constraints import Constraints
 from rowtier.plan.plan import Plan
 from rowtier.profile.profile import Profile
+from rowtier.reading import StrPath, read_mapping
 from rowtier.tables import Table, Tables
 
 _FOLDERS: dict[str, type[Plan] | type[Profile]] = {"plan.json": Plan, "profile.json": Profile}

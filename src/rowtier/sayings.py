@@ -33,6 +33,8 @@ def mistake_from(noun: type[BaseModel], detail: Mapping[str, Any]) -> Mistake:
     else:
         said = str(detail["msg"]).removeprefix("Value error, ")
         accepted = _SAYINGS.get(detail["type"], said)
+    if detail["type"] == "too_long":
+        accepted = f"must hold at most {detail['ctx']['max_length']} entries"
     value = None if detail["type"] == "missing" else detail.get("input")
     return Mistake(_key(location), value, accepted)
 

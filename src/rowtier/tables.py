@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Protocol
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rowtier.errors import Mistake, UserError
-from rowtier.fields import Count, Name, PositiveCount
-from rowtier.files import Noun, duplicates, mappings
-from rowtier.units import parse_count
+from rowtier.fields import (
+    MOST_BYTES,
+    MOST_FEATURES,
+    MOST_TABLES,
+    BatchSize,
+    Columns,
+    Name,
+    PositiveCount,
+    PositiveRows,
+    Rows,
+    Seed,
+    whole_number,
+)
+from rowtier.files import Noun, mappings
+from rowtier.reading import duplicates
 
 DType = Literal["fp32", "fp16", "bf16"]
 Pooling = Literal["sum", "mean", "none"]
@@ -37,18 +49,18 @@ class Table(Noun):
     """One embedding table: its shape, how lookups are pooled, and who reads it."""
 
     name: Name
-    num_embeddings: PositiveCount
-    embedding_dim: PositiveCount
+    num_embeddings: PositiveRows
+    embedding_dim: Columns
     dtype: DType = "fp32"
     pooling: Pooling = "sum"
     weights: Weights = "given"  # of lookups that have any: whether they want a gradient
-    features: tuple[Name, ...] = Field(min_length=1)
+    features: tuple[Name, ...] = Field(min_length=1, max_length=MOST_FEATURES)
     optimizer: Optimizer = "rowwise_adagrad"
     ids: IdMapping = "as_is"  # how an id of the data becomes a row
-    hash_seed: Count = 0
+    hash_seed: Seed = 0
     on_out_of_range: OutOfRange = "error"  # what becomes of an id that has no row
     min_count: PositiveCount = 1  # of a vocabulary: rarer ids get no row of their own
-    num_shared: Count = 1  # of a vocabulary: the last rows, which all other ids share
+    num_shared: Rows = 1  # of a vocabulary: the last rows, which all other ids share
 
     @classmethod
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -60,6 +72,15 @@ class Table(Noun):
             hint = "lookups of a table that is not pooled have no weights; drop it, or pool"
             yield Mistake("weights", "learned", hint)
         yield from _vocabulary_mistakes(data)
+
+    @model_validator(mode="after")
+    def _refuse_too_many_bytes(self) -> Table:
+        if self.stored_bytes > MOST_BYTES:
+            raise ValueError(
+                f"the table takes {self.stored_bytes} bytes with its optimizer's state, and "
+                f"{MOST_BYTES} is the most: fewer num_embeddings or a smaller embedding_dim"
+            )
+        return self
 
     @property
     def why_rows(self) -> str | None:
@@ -150,25 +171,17 @@ def _vocabulary_mistakes(data: Mapping[str, Any]) -> Iterator[Mistake]:
     """Settings that only a vocabulary has, and one that it cannot have."""
     if data.get("ids", "as_is") != "vocabulary":
         for key in ("min_count", "num_shared"):
-            if key in data and _whole(data[key]) not in (1, None):
+            if key in data and whole_number(data[key]) not in (1, None):
                 hint = "is for a vocabulary; drop it, or write `ids: vocabulary`"
                 yield Mistake(key, data[key], hint)
         return
-    rows, shared = _whole(data.get("num_embeddings")), _whole(data.get("num_shared", 1))
+    rows, shared = whole_number(data.get("num_embeddings")), whole_number(data.get("num_shared", 1))
     if rows is not None and shared is not None and shared >= rows:
         hint = f"must be less than num_embeddings, {rows}: ids need rows of their own"
         yield Mistake("num_shared", shared, hint)
     if data.get("on_out_of_range") == "clip":
         hint = "an id that is not in a vocabulary has no nearest row; write error, drop or hash"
         yield Mistake("on_out_of_range", "clip", hint)
-
-
-def _whole(value: object) -> int | None:
-    """A whole number as a file may hold it; None if it is none, which is reported elsewhere."""
-    try:
-        return parse_count(str(value))
-    except UserError:
-        return None
 
 
 class _EnumMember(Protocol):
@@ -193,8 +206,8 @@ class TorchRecConfig(Protocol):
 class Tables(Noun):
     """All tables of a model and the batch size per device: the content of `tables.yaml`."""
 
-    batch_size: PositiveCount
-    tables: tuple[Table, ...] = Field(min_length=1)
+    batch_size: BatchSize
+    tables: tuple[Table, ...] = Field(min_length=1, max_length=MOST_TABLES)
 
     @classmethod
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -28,6 +28,7 @@ SECONDS: Units = {"h": Fraction(3600), "min": Fraction(60), "s": Fraction(1)} | 
 }
 
 _LARGEST = 2**63 - 1
+_LONGEST = 100  # characters of a quantity
 _QUANTITY = re.compile(
     r"\s*([+-]?(?:\d[\d_]*\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)\s*([^\d\s].*?)?\s*"
 )
@@ -58,10 +59,10 @@ def parse_count(text: str) -> int:
 def parse_share(text: str) -> float:
     """Read a share of a whole: "10%" or "0.1"."""
     shares = {"%": Fraction(1, 100), "": Fraction(1)}
-    value = float(_parse(text, shares, "a share such as 10% or 0.1"))
+    value = _parse(text, shares, "a share such as 10% or 0.1")
     if not 0 <= value <= 1:
         raise UnitError(text, "is not between 0% and 100%; write a share such as 10%")
-    return value
+    return float(value)
 
 
 def spell_bytes(value: int) -> str:
@@ -115,9 +116,9 @@ def show_count(value: float) -> str:
 
 
 def _parse(text: str, units: Units, wanted: str) -> Fraction:
-    match = _QUANTITY.fullmatch(text)
+    match = _QUANTITY.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None:
-        raise UnitError(text, f"cannot be read; write {wanted}")
+        raise UnitError(text[:_LONGEST], f"cannot be read; write {wanted}")
     unit = match[2] or ""
     if unit not in units:
         raise UnitError(text, f"{_unit_trouble(unit, units)}; write {wanted}")

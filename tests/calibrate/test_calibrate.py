@@ -12,6 +12,7 @@ from cli.run import run
 
 from rowtier.calibrate import disk, memory
 from rowtier.calibrate.job import Job
+from rowtier.calibrate.make import check_output
 from rowtier.calibrate.tiers import ROW_BYTES
 from rowtier.cluster import Cluster
 from rowtier.errors import UserError
@@ -201,3 +202,11 @@ def test_levels_follow_from_the_job() -> None:
     assert two_by_three.levels == (("node", 3), ("cluster", 2))
     assert two_by_three.groups("node") == [[0, 1, 2], [3, 4, 5]]
     assert two_by_three.groups("cluster") == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_devices_and_links_may_be_given_as_output(tmp_path: Path) -> None:
+    check_output(Path("/dev/null"))
+    (tmp_path / "link").symlink_to("made/cluster.yaml")
+    check_output(tmp_path / "link")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "made").is_dir()

@@ -18,7 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 from cli.run import run
 
-from rowtier import Profile, Table, Tables, make_workload
+from rowtier import Profile, ProfileOptions, Table, Tables, make_workload
+from rowtier.profile.make import Job, plan_legs
+from rowtier.profile.readers import open_source
 
 DATA = Path(os.environ.get("ROWTIER_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real files in {DATA}")
@@ -162,7 +164,7 @@ def test_an_interrupted_run_leaves_nothing_and_resumes(dataset: Path, tmp_path: 
     running.wait()
     running.stdout.close()
     assert not out.exists()
-    nothing_left(tmp_path, "data", ".p.partial")
+    nothing_left(tmp_path, "data", ".p.rowtier-lock", ".p.rowtier-parts")
     done = subprocess.run([*command, "--resume"], capture_output=True, text=True, check=True)
     again = done.stdout.count("leg\n")
     fresh = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -174,8 +176,7 @@ def test_an_interrupted_run_leaves_nothing_and_resumes(dataset: Path, tmp_path: 
 
 
 def test_resuming_another_job_is_refused(dataset: Path, tmp_path: Path) -> None:
-    (tmp_path / ".p.partial").mkdir()
-    (tmp_path / ".p.partial" / "job.json").write_text('{"job": "0123456789abcdef"}')
+    (tmp_path / ".p.rowtier-parts" / "0123456789abcdef").mkdir(parents=True)
     arguments = (dataset / "data", dataset / "tables.yaml", tmp_path / "p")
     code, _, errors = profile(*arguments, "--resume")
     assert code == 2
@@ -183,6 +184,90 @@ def test_resuming_another_job_is_refused(dataset: Path, tmp_path: Path) -> None:
     assert "without --resume" in " ".join(errors.split())
     assert profile(*arguments)[0] == 0
     nothing_left(tmp_path, "data", "p")
+
+
+@pytest.mark.parametrize("left", [".p.rowtier-parts", ".p.rowtier-parts/{job}", ".p.rowtier-lock"])
+def test_a_run_killed_before_its_first_part_is_resumed(
+    left: str, dataset: Path, tmp_path: Path
+) -> None:
+    options = ProfileOptions()
+    job = Job(
+        open_source(dataset / "data", ["history", "user"]), Tables.load(dataset / "tables.yaml")
+    )
+    path = tmp_path / left.format(job=job.fingerprint(plan_legs(job, options)))
+    path.write_text("") if left.endswith("lock") else path.mkdir(parents=True)
+    arguments = (dataset / "data", dataset / "tables.yaml", tmp_path / "p")
+    code, _, errors = profile(*arguments, "--resume")
+    assert (code, errors) == (0, "")
+    nothing_left(tmp_path, "data", "p")
+
+
+def test_an_output_that_is_being_written_is_refused_before_any_work(tmp_path: Path) -> None:
+    hold = (
+        "import sys\n"
+        "from rowtier.folders import claimed\n"
+        "with claimed(sys.argv[1], 'profile.json'):\n"
+        "    print('held', flush=True)\n"
+        "    sys.stdin.read()\n"
+    )
+    out = str(tmp_path / "p")
+    start = [sys.executable, "-c", hold, out]
+    with subprocess.Popen(start, stdin=-1, stdout=-1, text=True) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        one_table(tmp_path)
+        given = ("--tables", str(tmp_path / "tables.yaml"))
+        for command in (
+            ("profile", "no-data", *given),
+            ("profile", "no-data", *given, "--resume"),
+            ("profile", "merge", "none", "nothing"),
+            ("plan", "--profile", "none", "--cluster", "local"),
+            ("synth", "rm1"),
+            ("synth", "drift"),
+        ):
+            code, text, errors = run(*command, "-o", out)
+            assert (code, text) == (2, ""), command
+            assert f"process {other.pid} (-c {out}) is writing it" in " ".join(errors.split())
+        other.kill()
+    nothing_left(tmp_path, "tables.yaml", ".p.rowtier-lock")
+
+
+def test_workers_end_when_their_parent_is_killed(dataset: Path, tmp_path: Path) -> None:
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import os, sys, time\n"
+        "from pathlib import Path\n"
+        "from rowtier.profile import make\n"
+        "def slow(job, leg):\n"
+        "    Path(sys.argv[2], f'pid-{os.getpid()}').touch()\n"
+        "    time.sleep(300)\n"
+        "make.count_leg = slow\n"
+        "if __name__ == '__main__':\n"
+        "    data = Path(sys.argv[1])\n"
+        "    options = make.ProfileOptions(workers=2)\n"
+        "    make.make_profile(data / 'data', data / 'tables.yaml', options)\n"
+    )
+    command = [sys.executable, str(script), str(dataset), str(tmp_path)]
+    until = time.monotonic() + 100
+    with subprocess.Popen(command) as parent:
+        while len(found := list(tmp_path.glob("pid-*"))) < 2:
+            assert parent.poll() is None
+            assert time.monotonic() < until
+            time.sleep(0.02)
+        parent.kill()
+    workers = [int(path.name.removeprefix("pid-")) for path in found]
+    while any(map(runs, workers)):
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def runs(pid: int) -> bool:
+    """Whether a process runs; one that only nobody has waited for does not."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return text.rpartition(")")[2].split()[0] not in "ZX"
 
 
 @pytest.fixture

@@ -29,6 +29,7 @@ from rowtier import (
     make_profile,
 )
 from rowtier.evaluate.baselines import plan_baseline
+from rowtier.manifest import write_manifest
 from rowtier.profile import make as make_module
 from rowtier.profile.count_ids import IdCounter
 
@@ -188,6 +189,7 @@ def test_the_vocabulary_of_another_plan_is_refused(tmp_path: Path) -> None:
         plan_for(make_profile([{"f": words}], tables())).save(tmp_path / name)
     file = "vocabulary/t.parquet"
     (tmp_path / "a" / file).write_bytes((tmp_path / "b" / file).read_bytes())
+    write_manifest(tmp_path / "a")
     with pytest.raises(UserError, match=r"t\.parquet.*\n.*vocabulary of another"):
         Plan.load(tmp_path / "a")
     (tmp_path / "b" / file).unlink()

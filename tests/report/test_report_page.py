@@ -91,7 +91,7 @@ def test_prices_and_uncertainty_are_told_in_words() -> None:
 def test_a_new_field_of_a_certificate_is_shown_by_its_name() -> None:
     facts = dict(certificate_facts(priced()))
     assert facts["found by"] == "search"
-    assert facts["gap"] == "100.000%"
+    assert facts["gap, as certified"] == "100.000%"
 
 
 def test_every_chart_names_its_unit(report: rowtier.Report) -> None:
@@ -266,3 +266,30 @@ def test_neighbours_that_read_alike_are_told_together() -> None:
 def test_numbers_are_told_as_runs() -> None:
     assert numbers([5, 0, 1, 2]) == "0–2, 5"
     assert numbers(range(0, 20, 2)) == "0, 2, 4, 6 …"
+
+
+@pytest.mark.parametrize("chart", ["load", "links"])
+def test_charts_are_drawn_for_names_that_every_object_has(chart: str) -> None:
+    import vl_convert
+
+    from rowtier.cluster import Cluster
+    from rowtier.report.charts import all_charts
+    from rowtier.report.sheets import all_sheets
+
+    drawn = []
+    for names in (
+        ("node", "cluster", "hbm", "dram"),
+        ("constructor", "__proto__", "toString", "x"),
+    ):
+        data = cluster().to_data()
+        parts = [*data["levels"], *data["device"]["tiers"]]
+        for part, name in zip(parts, names, strict=True):
+            part["name"] = name
+        made = make_plan(profile("user", "valueOf"), Cluster.model_validate(data), "size-lookup")
+        facts = Facts.of(made, False)
+        sheet = all_sheets(facts)[chart]
+        rows = [dict(zip(sheet.columns, row, strict=True)) for row in sheet.rows]
+        spec = all_charts(facts, all_sheets(facts))[chart]
+        spec |= {"datasets": {"sheet": rows}, "width": 400}
+        drawn.append(vl_convert.vegalite_to_svg(spec).count('aria-roledescription="bar"'))
+    assert drawn[0] == drawn[1] > 4

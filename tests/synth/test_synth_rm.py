@@ -46,8 +46,9 @@ def test_models_load_as_valid_profiles(profiles, tmp_path):
         loaded = Profile.load(folder)
         assert loaded.fingerprint == profile.fingerprint
         assert loaded.form == "curve"
-        assert sorted(p.name for p in folder.iterdir()) == ["curves.parquet", "profile.json"]
-        assert (written.files, written.tables, written.samples) == (2, 397, SAMPLES)
+        names = ["curves.parquet", "manifest.json", "profile.json"]
+        assert sorted(p.name for p in folder.iterdir()) == names
+        assert (written.files, written.tables, written.samples) == (3, 397, SAMPLES)
         assert written.bytes == sum(p.stat().st_size for p in folder.iterdir())
 
 

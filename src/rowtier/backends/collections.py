@@ -58,7 +58,6 @@ class _Collection(ShardedEmbeddings, ShardedModule, FusedOptimizerModule):  # ty
     def __init__(
         self, plan: Plan, *args: Any, output_dtype: torch.dtype = torch.float32, **options: Any
     ):
-        self._check_tables(plan)
         _check_dtype(output_dtype)
         super().__init__(plan, *args, **options)
         self._output_dtype = output_dtype

@@ -30,8 +30,8 @@ from rowtier.backends.statistics import allow, constraints_of
 from rowtier.backends.topology import topology_of
 from rowtier.cluster import Cluster
 from rowtier.errors import InfeasibleError, MismatchError
-from rowtier.files import StrPath
 from rowtier.profile.profile import Profile
+from rowtier.reading import StrPath
 from rowtier.tables import Table, Tables
 from rowtier.units import show_bytes
 

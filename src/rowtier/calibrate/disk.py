@@ -20,8 +20,8 @@ from time import perf_counter
 
 from rowtier.calibrate.tiers import MIB, ROW_BYTES, Tick, TierTimes
 from rowtier.errors import UserError
-from rowtier.files import writing
 from rowtier.units import show_bytes
+from rowtier.writing import writing
 
 FILE_BYTES = 128 * MIB
 LEAST_FILE_BYTES = 8 * MIB

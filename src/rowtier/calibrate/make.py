@@ -18,8 +18,9 @@ from rowtier.calibrate.tiers import ROW_BYTES, Tick, TierTimes, slowest
 from rowtier.calibrate.work import AGREE, WorkTimes
 from rowtier.cluster import Cluster, Device, Tier
 from rowtier.errors import UserError
-from rowtier.files import FORMAT_VERSION, write_atomic, writing
+from rowtier.files import FORMAT_VERSION
 from rowtier.work import Work
+from rowtier.writing import is_special, real, write_atomic, writing
 
 MARK = "# Measured by rowtier calibrate"
 
@@ -175,7 +176,10 @@ def check_output(output: Path) -> None:
     """Refuse, before a minute of work, a place that cannot be written or is not ours to replace."""
     if output.is_dir():
         raise UserError(f"{output}: is a folder where a file is to be written; give a file")
+    if is_special(output):
+        return
     with writing(output):
+        output = real(output)
         if output.exists() and not _is_ours(output):
             raise UserError(
                 f"{output}: was not written by rowtier calibrate, so it is left alone; "

@@ -19,6 +19,7 @@ from rowtier.cli.data_options import (
 from rowtier.cli.names import shortened, unique
 from rowtier.cli.policy import OutOfRangeOption, checked_policy
 from rowtier.cli.predict import IdsOption, WeightedOption, cost_options, more
+from rowtier.foreign import columns
 
 if TYPE_CHECKING:
     from rowtier.cost.options import CostOptions
@@ -209,8 +210,8 @@ def _replayed(result: Comparison) -> None:
     found = result.loads[0].replayed
     assert found is not None
     show.line(f"replayed, in ms, over {found.steps:,} steps")
-    columns = ["plan", "step", "predicted", "error", "memory", "work", "links"]
-    show.table([*columns, "p99 step", "predicted", "worst"], rows)
+    titles = ["plan", "step", "predicted", "error", "memory", "work", "links"]
+    show.table([*titles, "p99 step", "predicted", "worst"], rows)
 
 
 def _memory(result: Comparison) -> None:
@@ -241,7 +242,7 @@ def _per_holder(result: Comparison, plan: Plan, full: bool) -> None:
     cluster, names = plan.cluster, list(_names(result, 15).items())
     shown = _busiest(result, cluster.num_holders if full else MAX_HOLDERS)
     show.line("bytes of rows and lookups a step, per holder")
-    for some in _abreast(names, max(len(cluster.holder_name(i)) for i in shown)):
+    for some in _abreast(names, max(columns(cluster.holder_name(i)) for i in shown)):
         rows = [
             [cluster.holder_name(i)]
             + [
@@ -259,7 +260,7 @@ def _abreast(names: list[tuple[Load, str]], taken: int) -> list[list[tuple[Load,
     tables: list[list[tuple[Load, str]]] = [[]]
     left = show.WIDTH - taken - 3
     for load, name in names:
-        width = max(len(name), CELL_WIDTH) + 3
+        width = max(columns(name), CELL_WIDTH) + 3
         if tables[-1] and width > left:
             tables.append([])
             left = show.WIDTH - taken - 3

@@ -11,6 +11,7 @@ from rowtier.cli import show
 from rowtier.cli.data_options import DenseOption
 from rowtier.cli.names import shortened
 from rowtier.cli.predict import more
+from rowtier.foreign import columns
 
 if TYPE_CHECKING:
     from rowtier.evaluate.cuts import Part, TableStory
@@ -115,7 +116,7 @@ def _tables(found: Explanation, full: bool) -> None:
 
 def _room(names: list[str], others: int) -> int:
     """Columns that are left for words beside the names and so many other columns."""
-    return show.WIDTH - others - max(map(len, names), default=0)
+    return show.WIDTH - others - max(map(columns, names), default=0)
 
 
 def _short(words: str, width: int) -> str:

@@ -1,14 +1,13 @@
 """`rowtier`: the commands, and how errors leave the program.
 
-Exit codes: 0 done, 2 a mistake the user can mend, 3 no placement fits.
+Exit codes: 0 done, 2 a mistake the user can fix or a machine that lacks something, 3 no placement
+fits, 130 stopped (Ctrl-C or SIGTERM); 1 is a bug in rowtier, or a reader of its output that left.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-import textwrap
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,18 +23,26 @@ from rowtier.cli import (
     profile,
     replay,
     report,
+    show,
+    stops,
+    streams,
     synth,
+    trouble,
     validate,
     verify,
 )
-from rowtier.cli.show import WIDTH
 from rowtier.errors import InvalidError, Mistake, RowtierError
+from rowtier.foreign import ELLIPSIS, shown, spelled
 
 MAX_LINES = 50  # of an error on a terminal
+LONGEST_USAGE = 1000
+LONGEST_VALUE = 1000  # in an error for machines
 
 app = typer.Typer(
     name="rowtier",
     help="Decide where every row of a recommendation model's embedding tables lives.",
+    epilog="Exit codes: 0 done, 2 a mistake that you can fix or something that the machine lacks, "
+    "3 no placement fits, 130 stopped by Ctrl-C or SIGTERM.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -73,38 +80,69 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; rowtier's own errors become a message and an exit code."""
+    """Run the command line; what goes wrong becomes a message and an exit code."""
     try:
-        _run()
+        streams.prepare()
+        with stops.listening(), trouble.told():
+            code = _run()
+            streams.finish()
     except RowtierError as error:
-        if "--json" in sys.argv:
-            typer.echo(json.dumps({"error": _facts(error)}, ensure_ascii=False))
-        else:
-            lines = f"error: {error}".splitlines()
-            if len(lines) > MAX_LINES:
-                more = len(lines) - MAX_LINES
-                lines = [*lines[:MAX_LINES], f"  … and {more} more: --json lists them all"]
-            for line in lines:
-                indent = " " * (len(line) - len(line.lstrip()) + 2)
-                wrapped = textwrap.wrap(line, WIDTH, subsequent_indent=indent, drop_whitespace=True)
-                typer.echo("\n".join(wrapped), err=True)
-        sys.exit(error.exit_code)
+        _say(error)
+        code = error.exit_code
+    except stops.Stopped as stopped:
+        stops.leave(stopped)
     except BrokenPipeError:
         # The reader (`| head`) went away: leave quietly, as other tools do.
-        sys.stderr.close()
-        sys.exit(1)
+        code = 1
+    if code:
+        sys.exit(code)
 
 
-def _run() -> None:
-    """Run; what pydantic refuses in an option's value is a user's mistake like any other."""
+def _say(error: RowtierError) -> None:
+    if "--json" in sys.argv and not isinstance(error, streams.LostOutputError):
+        show.as_json({"error": _facts(error)})
+        streams.finish()
+        return
+    entries = f"error: {error}".split("\n  ")
+    if len(entries) > MAX_LINES:
+        more = len(entries) - MAX_LINES
+        entries = [*entries[:MAX_LINES], f"… and {more} more: --json lists them all"]
+    show.error(entries)
+
+
+def _run() -> int:
+    """Run; what pydantic or the parser of options refuses is a user's mistake like any other."""
     try:
-        app()
-    except ValueError as error:
-        if type(error).__name__ != "ValidationError":
+        code = app(standalone_mode=False)
+    except Exception as error:
+        if type(error).__name__ == "ValidationError":
+            details = error.errors(include_url=False)  # type: ignore[attr-defined]
+            said = [
+                Mistake(".".join(map(str, d["loc"])), d.get("input"), d["msg"]) for d in details
+            ]
+            raise InvalidError("options", said) from None
+        if not hasattr(error, "format_message"):
             raise
-        details = error.errors(include_url=False)  # type: ignore[attr-defined]
-        said = [Mistake(".".join(map(str, d["loc"])), d.get("input"), d["msg"]) for d in details]
-        raise InvalidError("options", said) from None
+        return _usage(error)
+    return code if isinstance(code, int) else 0
+
+
+def _option(detail: dict[str, Any]) -> Mistake:
+    return Mistake(".".join(map(str, detail["loc"])), detail.get("input"), detail["msg"])
+
+
+def _usage(error: Any) -> int:
+    """What the parser of options says, with the words of others made safe to show."""
+    from typer.rich_utils import rich_format_error
+
+    message = shown(error.format_message(), LONGEST_USAGE)
+    if "--json" in sys.argv:
+        show.as_json({"error": {"type": "UsageError", "message": message}})
+    else:
+        error.format_message = lambda: message
+        rich_format_error(error)
+    streams.finish()
+    return int(error.exit_code)
 
 
 def _facts(error: RowtierError) -> dict[str, object]:
@@ -114,9 +152,16 @@ def _facts(error: RowtierError) -> dict[str, object]:
         facts["mistakes"] = [
             {
                 "key": m.key,
-                "value": None if m.value is None else str(m.value),
+                "value": _whole_value(m.value),
                 "accepted": m.accepted,
             }
             for m in error.mistakes
         ]
     return facts
+
+
+def _whole_value(value: object) -> str | None:
+    """A value for machines, cut only if nobody would want all of it."""
+    if isinstance(value, str):
+        return value if len(value) <= LONGEST_VALUE else value[:LONGEST_VALUE] + ELLIPSIS
+    return None if value is None else spelled(value, LONGEST_VALUE)

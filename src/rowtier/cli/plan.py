@@ -89,7 +89,7 @@ def command(
     from rowtier.errors import UserError
     from rowtier.evaluate import phrases
     from rowtier.evaluate.compare import Load
-    from rowtier.files import check_replaceable
+    from rowtier.folders import claimed
     from rowtier.plan.constraints import Constraints, over_capacity
     from rowtier.plan.make import planner
     from rowtier.plan.options import PlanOptions
@@ -110,12 +110,12 @@ def command(
         fit=fit, dense_s=dense or 0.0, time_limit_s=time_limit or SEARCH_S,
         objective=objective, batches=checked_batches(batches) or "shuffled",
     )  # fmt: skip
-    check_replaceable(output, "plan.json")
-    statistics = Profile.load(profile)
-    machine = Cluster.open(cluster)
-    with show.progress(f"planning with {method}", quiet=json, after_s=1.0) as progress:
-        plan = _made(statistics, machine, method, options, time_limit, progress)
-    plan.save(output)
+    with claimed(output, "plan.json"):  # before minutes of work
+        statistics = Profile.load(profile)
+        machine = Cluster.open(cluster)
+        with show.progress(f"planning with {method}", quiet=json, after_s=1.0) as progress:
+            plan = _made(statistics, machine, method, options, time_limit, progress)
+        plan.save(output)
     load = Load.of(method, plan)
     if json:
         facts: dict[str, Any] = {

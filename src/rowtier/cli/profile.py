@@ -112,13 +112,12 @@ def measure(
     json: show.JsonOption = False,
 ) -> None:
     """Count how the data touches every row of the tables."""
-    from rowtier.files import check_replaceable
+    from rowtier.fields import check_horizon
+    from rowtier.folders import claimed
     from rowtier.profile.legs import FinishedLegs
     from rowtier.profile.make import ProfileOptions, make_profile
     from rowtier.tables import Tables
 
-    check_replaceable(output, "profile.json")
-    finished = FinishedLegs.beside(output)
     options = ProfileOptions(
         sample=sample,
         seed=seed,
@@ -126,7 +125,7 @@ def measure(
         after=after,
         time=time,
         first_sample=first_sample,
-        horizon=_positive(horizon),
+        horizon=check_horizon(horizon, "--horizon"),
         on_out_of_range=checked_policy(on_out_of_range),
         workers=workers,
         memory_bytes=memory,
@@ -135,10 +134,12 @@ def measure(
         vocabulary=vocabulary,
     )
     described = Tables.load(tables)
-    with show.progress(f"profiling {data}", quiet=json) as progress:
-        profile = make_profile(data, described, options, progress=progress, finished=finished)
-    profile.save(output)
-    finished.clear()
+    with claimed(output, "profile.json", resume=resume):
+        finished = FinishedLegs(output)
+        with show.progress(f"profiling {data}", quiet=json) as progress:
+            profile = make_profile(data, described, options, progress=progress, finished=finished)
+        profile.save(output)
+        finished.clear()
     _report(profile, json, cut)
     if not json:
         show.written(output)
@@ -161,7 +162,7 @@ def show_profile(
 
     found = Profile.load(profile)
     if horizon is not None:
-        found = looking_ahead(found, _positive(horizon))
+        found = looking_ahead(found, horizon)
     _report(found, json, cut, full)
 
 
@@ -173,27 +174,19 @@ def merge(
 ) -> None:
     """Add up profiles of parts of the data, exactly and in any order."""
     from rowtier.errors import UserError
-    from rowtier.files import check_replaceable
+    from rowtier.folders import claimed
     from rowtier.profile.merge import merge_profiles
     from rowtier.profile.profile import Profile
 
-    check_replaceable(output, "profile.json")
-    parts = [Profile.load(path) for path in profiles]
-    if len({part.fingerprint for part in parts}) < len(parts):
-        raise UserError("two of the profiles are the same; give each part of the data once")
-    profile = merge_profiles(parts)
-    profile.save(output)
+    with claimed(output, "profile.json"):
+        parts = [Profile.load(path) for path in profiles]
+        if len({part.fingerprint for part in parts}) < len(parts):
+            raise UserError("two of the profiles are the same; give each part of the data once")
+        profile = merge_profiles(parts)
+        profile.save(output)
     _report(profile, json, DEFAULT_CUT)
     if not json:
         show.written(output)
-
-
-def _positive(horizon: float) -> float:
-    from rowtier.errors import UserError
-
-    if not 0 < horizon < math.inf:
-        raise UserError(f"--horizon {horizon:g}: give a number above 0, such as 0.5")
-    return horizon
 
 
 def _report(profile: Profile, json: bool, cut: float, full: bool = False) -> None:

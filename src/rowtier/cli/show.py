@@ -1,10 +1,16 @@
-"""What commands share for showing results: tables that fit, JSON, a progress bar."""
+"""What commands share for showing results: tables that fit, JSON, a progress bar.
+
+All that is printed passes through here, and all of it may hold names and paths of others, so it is
+made safe to show (`foreign.py`), whoever gives it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import math
 import sys
+import textwrap
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -12,12 +18,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from rowtier.cli import streams
+from rowtier.foreign import columns as width_of
+from rowtier.foreign import plain, shown
+
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from rowtier.plan.plan import Certificate
 
 WIDTH = 100
+LONGEST_LINE = 4000  # of text that others may have made as long as they like
+TITLE_WIDTH = 60  # of a progress bar
+_FILLER = "\0"
 
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the facts as one JSON object for machines.")
@@ -25,8 +39,35 @@ JsonOption = Annotated[
 
 
 def as_json(data: object) -> None:
-    """Print one JSON object."""
-    typer.echo(json.dumps(data, ensure_ascii=False))
+    """Print one JSON object, valid and safe to show whatever is in it."""
+    typer.echo(json_text(data, streams.encoding()))
+
+
+def json_text(data: object, encoding: str = "utf-8") -> str:
+    """JSON in letters that an encoding has; what is no number is null, as JSON has no word for it.
+
+    Letters that a terminal would obey are escaped, which changes nothing for who parses it.
+    """
+    try:
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False)
+    except ValueError:
+        data = _finite(data)
+        text = json.dumps(data, ensure_ascii=False)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(data)
+    return text.replace("\x7f", "\\u007f")
+
+
+def _finite(data: object) -> object:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
 
 
 def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -36,15 +77,27 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for index, column in enumerate(columns):
-        grid.add_column(column, justify="right" if index else "left", overflow="fold")
+        grid.add_column(_text(column), justify="right" if index else "left", overflow="fold")
     for row in rows:
-        grid.add_row(*row)
+        grid.add_row(*map(_text, row))
     _console().print(grid)
 
 
 def line(text: str = "") -> None:
     """Print a line of text, wrapped to 100 columns."""
-    _console().print(text, highlight=False, markup=False)
+    _console().print(_text(text))
+
+
+def error(entries: Sequence[str]) -> None:
+    """Print an error on standard error, wrapped to 100 columns: a line, and what it lists."""
+    for index, entry in enumerate(entries):
+        indent = "  " if index else ""
+        said = plain(shown(entry, LONGEST_LINE), getattr(sys.stderr, "encoding", None) or "utf-8")
+        # A letter that takes two columns is counted as two, and may have to hang over by one.
+        spread = "".join(letter + _FILLER * (width_of(letter) - 1) for letter in said)
+        width = WIDTH - (_FILLER in spread)
+        lines = textwrap.wrap(indent + spread, width, subsequent_indent=indent + "  ")
+        typer.echo("\n".join(lines).replace(_FILLER, ""), err=True)
 
 
 def amount(certificate: Certificate) -> str:
@@ -59,7 +112,7 @@ def amount(certificate: Certificate) -> str:
 
 def written(path: Path) -> None:
     """Say where the result is; a path is never wrapped, so that it can be copied."""
-    typer.echo(f"written to {path}")
+    typer.echo(plain(f"written to {shown(path)}", streams.encoding()))
 
 
 @contextlib.contextmanager
@@ -74,10 +127,11 @@ def progress(
         yield lambda _share: None
         return
     from rich.console import Console
+    from rich.markup import escape
     from rich.progress import Progress
 
     bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task(what, total=1.0)
+    task = bar.add_task(escape(shown(what, TITLE_WIDTH)), total=1.0)
     begin = threading.Timer(after_s, bar.start)
     begin.start()
     try:
@@ -85,6 +139,13 @@ def progress(
     finally:
         begin.cancel()
         bar.stop()
+
+
+def _text(text: str) -> Text:
+    """Words for rich, which takes a plain string for markup; lines of ours stay lines."""
+    from rich.text import Text
+
+    return Text(plain("\n".join(map(shown, text.split("\n"))), streams.encoding()))
 
 
 def _console() -> Console:

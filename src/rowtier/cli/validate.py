@@ -16,7 +16,12 @@ if TYPE_CHECKING:
 
 
 def command(
-    entry: Annotated[Path, typer.Argument(help="A cluster or tables file, a profile or a plan.")],
+    entry: Annotated[
+        Path,
+        typer.Argument(
+            help="A cluster or tables file, a profile, a plan, a checkpoint or what was exported."
+        ),
+    ],
     profile: Annotated[
         Path | None, typer.Option(help="For a plan: it must have been made for this profile.")
     ] = None,
@@ -25,18 +30,34 @@ def command(
     ] = None,
     json: show.JsonOption = False,
 ) -> None:
-    """Check a file or folder completely; every mistake is listed (exit code 2)."""
-    from rowtier.kinds import load
+    """Check a file or folder completely; every mistake is listed (exit code 2).
 
-    found = load(entry)
-    if profile is not None or cluster is not None:
-        _check_made_for(found, profile, cluster)
-    facts = describe(found)
+    Of a checkpoint or an export every byte is read and compared with its checksum.
+    """
+    facts = _stored(entry)
+    if facts is None or profile is not None or cluster is not None:
+        from rowtier.kinds import load
+
+        found = load(entry)
+        if profile is not None or cluster is not None:
+            _check_made_for(found, profile, cluster)
+        facts = describe(found)
     if json:
         show.as_json({"entry": str(entry), "valid": True, **facts})
     else:
         listed = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "kind")
         show.line(f"{entry}: valid {facts['kind']} ({listed})")
+
+
+def _stored(entry: Path) -> dict[str, Any] | None:
+    """Facts about a checkpoint or an export in which no bit changed; None: it is neither."""
+    from rowtier.runtime import exported, saves
+
+    if entry.is_file() and entry.suffix == exported.SUFFIX:
+        return exported.check_export(entry)
+    if entry.is_dir() and saves.is_checkpoint(entry):
+        return saves.check(entry)
+    return None
 
 
 def describe(found: Plan | Profile | Noun) -> dict[str, Any]:

@@ -177,11 +177,14 @@ class Bags:
 
     @classmethod
     def of(cls, stats: TableStats) -> Bags:
-        """From a table's statistics."""
+        """From a table's statistics; kept, since it is asked often."""
+        if stats in _KNOWN_BAGS:
+            return _KNOWN_BAGS[stats]
         pairs = [pair for feature in stats.features for pair in _lengths(feature)]
         kept = [pair for pair in pairs if pair[0] and pair[1]]
         lengths, samples = np.array(kept, dtype=np.float64).reshape(-1, 2).T
-        return cls(lengths, samples / max(stats.samples, 1))
+        _KNOWN_BAGS[stats] = cls(lengths, samples / max(stats.samples, 1))
+        return _KNOWN_BAGS[stats]
 
     def sums(self, mass: Floats) -> Floats:
         """Partial sums a sample needs of a holder whose rows take `mass` of all lookups.
@@ -191,6 +194,9 @@ class Bags:
         """
         hit = -np.expm1(_log_miss(mass)[..., None] * self.lengths)
         return np.asarray(hit @ self.weights)
+
+
+_KNOWN_BAGS: WeakKeyDictionary[TableStats, Bags] = WeakKeyDictionary()
 
 
 def _lengths(feature: FeatureStats) -> tuple[tuple[float, float], ...]:

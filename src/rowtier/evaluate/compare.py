@@ -19,8 +19,8 @@ from rowtier.evaluate.baselines import plan_baseline
 from rowtier.evaluate.figures import frame_of
 from rowtier.evaluate.parts import Parts, difference, reasons, replayed_parts, step_parts
 from rowtier.evaluate.phrases import more_ms
-from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
+from rowtier.reading import StrPath
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -80,7 +80,11 @@ class Explanation:
             return f"{said}; no bound is proved for that, so nobody knows how good it is"
         view = VIEWS[certificate.view]
         what = "" if view.name == "step" else f" in what it minimises, {view.says}"
-        return f"{said}, at most {certificate.gap:.2%} above the best possible{what}"
+        checked = "" if certificate.proof is None else " (rowtier verify recomputes it)"
+        return (
+            f"{said}, at most {certificate.gap:.2%} above the best possible{what} by its "
+            f"certificate{checked}"
+        )
 
     @cached_property
     def parts(self) -> Parts:

@@ -24,6 +24,7 @@ from rowtier.evaluate.figures import (
     label_columns,
     labels_of,
 )
+from rowtier.fields import check_batch_size
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import TableStats
@@ -128,7 +129,8 @@ def predict(
     """
     options = plan.assumed if options is None else options
     if batch_size is not None:
-        plan = replace(plan, profile=replace(plan.profile, batch_size=batch_size))
+        profile = replace(plan.profile, batch_size=check_batch_size(batch_size))
+        plan = replace(plan, profile=profile)
     if batches is not None:
         plan = replace(plan, profile=plan.profile.with_batches(batches))
     cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, options)

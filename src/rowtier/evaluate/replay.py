@@ -24,12 +24,12 @@ from rowtier.evaluate.predict import Prediction, predict
 from rowtier.evaluate.replay_warnings import warnings_of
 from rowtier.evaluate.replayed import PERCENTILES, Figure
 from rowtier.evaluate.shuffled import Listener, shuffled_windows
-from rowtier.files import StrPath
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats
 from rowtier.profile.forecast import knows_neighbours
 from rowtier.profile.rarefaction import BATCHES, Batches
 from rowtier.profile.readers import Between, Edge, Source, TimeWindow, open_source
+from rowtier.reading import StrPath
 from rowtier.tables import OutOfRange
 
 if TYPE_CHECKING:

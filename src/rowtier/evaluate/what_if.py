@@ -18,6 +18,7 @@ from rowtier.evaluate.parts import difference, reasons, step_parts
 from rowtier.evaluate.phrases import ms
 from rowtier.evaluate.shares import step_shares
 from rowtier.evaluate.words import cuts, placement
+from rowtier.fields import check_batch_size
 from rowtier.files import try_parse
 from rowtier.plan.make import METHODS, make_plan
 from rowtier.plan.options import PlanOptions
@@ -229,8 +230,7 @@ def changed(plan: Plan, changes: Iterable[str]) -> tuple[Cluster, int]:
             batch_size = value
             continue
         accepted[key](data)[last] = text if last != "size" else value
-    if batch_size < 1:
-        raise UserError(f"{BATCH}={batch_size}: give a whole number, 1 or more")
+    check_batch_size(batch_size)
     found, mistakes = try_parse(Cluster, data)
     if found is None:
         raise InvalidError("the changed cluster", mistakes)

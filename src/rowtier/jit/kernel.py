@@ -28,7 +28,15 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Nobody calls kernels from C, and what such calls need takes time to compile.
 _OPTIONS = {"nopython": True, "nogil": True, "no_cfunc_wrapper": True, "boundscheck": None}
 _SETTINGS = (config.OPT, config.BOUNDSCHECK, config.LOOP_VECTORIZE, config.SLP_VECTORIZE)
-_VERSIONS = (sys.version, np.__version__, numba.__version__, llvmlite.__version__, str(_SETTINGS))
+_FORMAT = "2"  # of kept files: others have other names, so that old and new live side by side
+_VERSIONS = (
+    _FORMAT,
+    sys.version,
+    np.__version__,
+    numba.__version__,
+    llvmlite.__version__,
+    str(_SETTINGS),
+)
 
 
 def compiled(function: F) -> F:
@@ -101,7 +109,10 @@ class Kept(NullCache):  # type: ignore[misc]
         """What was kept; None if nothing was."""
         target_context.refresh()
         data = store.read(self.name_of(sig))
-        return data and CompileResult._rebuild(target_context, *pickle.loads(data))
+        try:
+            return data and CompileResult._rebuild(target_context, *pickle.loads(data))
+        except Exception:  # whatever pickle and LLVM raise: then it is compiled anew
+            return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep machine code, unless it holds addresses of this process."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import sys
 import time
@@ -54,4 +55,5 @@ def _say() -> None:
     # Of ranks the first, and of processes that compile at the same time one.
     if os.environ.get("RANK", "0") == "0" and store.claim("said"):
         text = f"compiling for this machine, once; ~{expected_s():.0f} s"
-        print(f"rowtier: {text}", file=sys.stderr, flush=True)
+        with contextlib.suppress(OSError):  # nobody listens
+            print(f"rowtier: {text}", file=sys.stderr or io.StringIO(), flush=True)

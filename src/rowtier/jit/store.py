@@ -1,8 +1,11 @@
 """The folder where machine code is kept, one file for each kernel and its types of arguments.
 
 A file's name says what it was made from, so that it is right or not looked at, never replaced by
-another and never deleted here. Files are written beside their place and renamed. Who compiles a
-kernel claims it: a lock on one byte of one file, which ends with the process whatever happens.
+another and never deleted here. It begins with a hash of its name and content: what was cut off,
+damaged, or put under another name is compiled anew. So is what another user wrote, as machine code
+is run. Files are written beside their place and renamed; a disk that is full or read-only keeps
+nothing, and all works without. Who compiles a kernel claims it: a lock on one byte of one file,
+which ends with the process whatever happens.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ import contextlib
 import functools
 import hashlib
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Iterator
@@ -39,18 +43,21 @@ def folder() -> Path | None:
 def has(name: str) -> bool:
     """Whether something was kept under a name."""
     where = folder()
-    return where is not None and (where / name).exists()
+    try:
+        return where is not None and (where / name).exists()
+    except OSError:  # a folder of someone else
+        return False
 
 
 def read(name: str) -> bytes | None:
-    """What was kept under a name; None if nothing was, or not all of it."""
+    """What was kept under a name; None if nothing was, or not as it was written."""
     where = folder()
     try:
-        kept = (where / name).read_bytes() if where else b""
+        kept = _own(where / name) if where else b""
     except OSError:
         return None
-    checked = hashlib.sha256(kept[_SUM_BYTES:]).digest() == kept[:_SUM_BYTES]
-    return kept[_SUM_BYTES:] if checked else None
+    data = kept[_SUM_BYTES:]
+    return data if _sum_of(name, data) == kept[:_SUM_BYTES] else None
 
 
 def write(name: str, data: bytes) -> None:
@@ -63,10 +70,24 @@ def write(name: str, data: bytes) -> None:
         handle, beside = tempfile.mkstemp(dir=where, prefix=f"{name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(data).digest() + data)
+                file.write(_sum_of(name, data) + data)
             Path(beside).replace(where / name)
-        except OSError:
+        except BaseException:
             Path(beside).unlink()
+            raise
+
+
+def _own(path: Path) -> bytes:
+    """A file's content, if it is a file that this user or root wrote."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(handle, "rb") as file:
+        found = os.fstat(handle)
+        ours = not hasattr(os, "geteuid") or found.st_uid in (os.geteuid(), 0)
+        return file.read() if ours and stat.S_ISREG(found.st_mode) else b""
+
+
+def _sum_of(name: str, data: bytes) -> bytes:
+    return hashlib.sha256(name.encode() + b"\n" + data).digest()
 
 
 @contextlib.contextmanager

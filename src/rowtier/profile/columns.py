@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import xxhash
 from numpy.typing import NDArray
 
-from rowtier.errors import InvalidError, Mistake, UserError
+from rowtier.errors import InvalidError, Mistake, RowtierError, UserError
+from rowtier.fields import MOST_ROWS
 
 _ROW_GROUP = 2**20
+_SMALL, _ROWS_A_BYTE = 2**20, 64  # rows that a file may hold, whatever its size, and by its size
+_LONGEST_NAME = 255  # bytes, of file systems
+_KEPT = 180  # characters of a name that is cut
+
+
+def file_name(name: str) -> str:
+    """The file for a table: its name without letters that file systems treat in their own way.
+
+    A letter of Japanese takes nine characters so, which is too long for some names. They are cut,
+    and told apart by a hash behind a "+", which is in no name that was not cut.
+    """
+    quoted = f"{quote(name, safe=' ')}.parquet"
+    if len(quoted) <= _LONGEST_NAME:
+        return quoted
+    return f"{quoted[:_KEPT]}+{xxhash.xxh3_128_hexdigest(name.encode())}.parquet"
 
 
 def write_columns(
@@ -47,16 +66,19 @@ def write_columns(
 
 
 def read_columns(
-    path: Path, kinds: dict[str, pa.DataType], optional: str = ""
+    path: Path, kinds: dict[str, pa.DataType], optional: str = "", most_rows: int = MOST_ROWS
 ) -> dict[str, pa.ChunkedArray]:
     """Read Parquet columns of the given types without nulls, or say what is wrong with them."""
-    table = read_table(path)
+    table = read_table(path, most_rows)
     mistakes, found = [], {}
     for name, kind in kinds.items():
         if name not in table.column_names:
             if name == optional:
                 continue
             mistakes.append(Mistake(name, None, f"this column is missing; it holds {kind}"))
+            continue
+        if table.column_names.count(name) > 1:
+            mistakes.append(Mistake(name, None, "two columns have this name; drop one of them"))
             continue
         try:
             column = table[name].cast(kind)
@@ -71,13 +93,33 @@ def read_columns(
     return found
 
 
-def read_table(path: Path) -> pa.Table:
+def read_table(path: Path, most_rows: int = MOST_ROWS) -> pa.Table:
     """Read a Parquet file, or say why that is impossible."""
+    with _opened(path) as file:
+        rows, size = file.metadata.num_rows, path.stat().st_size
+        # Pages of equal values are small, whatever they say they hold: look before reading them.
+        most_rows = min(most_rows, max(_SMALL, _ROWS_A_BYTE * size))
+        if not 0 <= rows <= most_rows:
+            raise InvalidError(path, [Mistake("rows", rows, f"there can be at most {most_rows}")])
+        return file.read()
+
+
+def schema_of(path: Path) -> pa.Schema:
+    """Names and types of the columns of a Parquet file, or why it is none."""
+    with _opened(path) as file:
+        return file.schema_arrow
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     try:
-        return pq.read_table(path)
+        with pq.ParquetFile(path) as file:
+            yield file
+    except RowtierError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{path}: the file is missing; profile again") from None
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:  # names may be no Unicode
         why = " ".join(str(error).split())
         mistake = Mistake("", None, f"the file is not readable Parquet ({why}); profile again")
         raise InvalidError(path, [mistake]) from None

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
-from rowtier.files import StrPath
 from rowtier.jit import compiled
 from rowtier.profile.ids import IdValues, Ints, as_int64
 from rowtier.profile.profile import Profile
 from rowtier.profile.readers import Source
 from rowtier.profile.vocabulary import Vocabulary, read_vocabulary
+from rowtier.reading import StrPath
 from rowtier.tables import Table, Tables
 
 Progress = Callable[[float], None]

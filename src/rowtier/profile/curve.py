@@ -111,6 +111,10 @@ class Curve:
             yield Mistake("stop", self.ranks, f"must not exceed num_embeddings {num_embeddings}")
         if not (self.shape > 0).all():
             yield Mistake("shape", None, "must be above zero in every bucket")
+        for name in ("low", "high"):
+            known = getattr(self, name)
+            if ((known < 0) | (known > 1)).any():
+                yield Mistake(name, None, "must be a share from zero to one, or NaN")
         if not ((self.once > 0) & (self.once <= 1)).all():
             yield Mistake("once", None, "must be above zero, and at most one, in every bucket")
         if not (np.isfinite(self.lookups).all() and (self.lookups > 0).all()):

@@ -7,11 +7,13 @@ any order gives what the whole would have given.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rowtier.errors import Mistake
 from rowtier.jit import compiled
 
 Hashes = NDArray[np.uint64]
@@ -19,6 +21,7 @@ Hashes = NDArray[np.uint64]
 LIMIT = 2**20
 _BITS = 14
 REGISTERS: int = 2**_BITS
+_MOST_RANK = 64 - _BITS + 1  # of a hash in its register
 RELATIVE_ERROR = 1.04 / np.sqrt(REGISTERS)
 
 
@@ -62,6 +65,16 @@ class DistinctIds:
         return round(
             alpha * REGISTERS * REGISTERS / float(np.sum(2.0 ** -self.registers.astype(float)))
         )
+
+    def mistakes(self) -> Iterator[Mistake]:
+        """What is wrong with it."""
+        if self.hashes is not None and (self.hashes[1:] <= self.hashes[:-1]).any():
+            yield Mistake("distinct_ids.hash", None, "must rise: every id is there once")
+        if self.registers is None:
+            return
+        if len(self.registers) != REGISTERS or int(self.registers.max(initial=0)) > _MOST_RANK:
+            accepted = f"must be {REGISTERS} numbers of 0 to {_MOST_RANK}"
+            yield Mistake("distinct_ids.register", len(self.registers), accepted)
 
     def _sketch(self) -> NDArray[np.uint8]:
         if self.registers is not None:

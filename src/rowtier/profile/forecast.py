@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from rowtier.errors import UserError
+from rowtier.fields import check_horizon
 from rowtier.profile.coverage import CoverageCurve, coverage_curve
 from rowtier.profile.curve import Curve
 from rowtier.profile.profile import Profile, TableStats
@@ -135,6 +136,7 @@ def distinct_of(
 
 def looking_ahead(profile: Profile, horizon: float) -> Profile:
     """The same statistics with another horizon, which some table must be able to see."""
+    check_horizon(horizon)
     looking = tuple(replace(stats, horizon=horizon) for stats in profile.stats)
     reasons = [why_unknown(stats) for stats in looking]
     if horizon != 1 and all(reasons):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rowtier.errors import UserError
-from rowtier.files import dump_json, read_mapping, write_atomic
+from rowtier.folders import PARTS, drop_parts
 from rowtier.profile.profile import Profile
 from rowtier.profile.storage import load
-
-MANIFEST = "job.json"
+from rowtier.writing import hidden, real
 
 
 @dataclass(frozen=True)
@@ -51,16 +49,16 @@ def by_parts(legs: list[Leg]) -> list[list[Leg]]:
 
 
 class FinishedLegs:
-    """Profiles of the legs that are done: in memory, or in a folder if one is given."""
+    """Profiles of the legs that are done: in memory, or in a hidden folder beside an output.
 
-    def __init__(self, folder: Path | None = None):
-        self._folder = folder
+    The folder has one inside it for each job, so that no leg is ever taken for one of another.
+    """
+
+    def __init__(self, output: Path | None = None):
+        self._output = None if output is None else real(output)
+        self._folder = None if self._output is None else hidden(self._output, PARTS)
+        self._job: Path | None = None
         self._profiles: dict[str, Profile] = {}
-
-    @classmethod
-    def beside(cls, output: Path) -> FinishedLegs:
-        """In a hidden folder beside the output, so that they are on the same disk."""
-        return cls(output.parent / f".{output.name}.partial")
 
     def begin(self, job: str, resume: bool) -> None:
         """Start with what an interrupted run of the same job left, or with nothing."""
@@ -68,38 +66,37 @@ class FinishedLegs:
             return
         if not resume:
             self.clear()
-        elif self._folder.exists():
-            before = read_mapping(self._folder / MANIFEST).get("job")
-            if before != job:
-                raise UserError(
-                    f"{self._folder}: the interrupted run was job {before} and this is {job}: the "
-                    "data, the tables or the options differ; run without --resume to start again"
-                )
+        self._job = self._folder / job
+        before = [path.name for path in self._folder.iterdir()] if self._folder.is_dir() else []
+        if before and job not in before:
+            raise UserError(
+                f"{self._folder}: the interrupted run was job {before[0]} and this is {job}: the "
+                "data, the tables or the options differ; run without --resume to start again"
+            )
 
     def has(self, leg: Leg) -> bool:
         """Whether a leg is done."""
-        if self._folder is not None:
-            return (self._folder / leg.name).is_dir()
+        if self._job is not None:
+            return (self._job / leg.name).is_dir()
         return leg.name in self._profiles
 
-    def keep(self, leg: Leg, profile: Profile, job: str) -> None:
+    def keep(self, leg: Leg, profile: Profile) -> None:
         """Note a finished leg."""
-        if self._folder is None:
+        if self._job is None:
             self._profiles[leg.name] = profile
-            return
-        write_atomic(self._folder / MANIFEST, dump_json({"job": job}))
-        profile.save(self._folder / leg.name)
+        else:
+            profile.save(self._job / leg.name)
 
     def profiles(self, legs: list[Leg]) -> Iterator[Profile]:
         """The results of legs, one after the other."""
         for leg in legs:
-            if self._folder is None:
+            if self._job is None:
                 yield self._profiles.pop(leg.name)
             else:
-                yield load(self._folder / leg.name, whole=False)
+                yield load(self._job / leg.name, whole=False)
 
     def clear(self) -> None:
         """Forget everything."""
         self._profiles.clear()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._output is not None:
+            drop_parts(self._output)

@@ -10,18 +10,19 @@ that was interrupted goes on from them.
 
 from __future__ import annotations
 
-import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from typing import Any
 
 from rowtier.errors import UserError
-from rowtier.files import StrPath, fingerprint_of
+from rowtier.fields import MOST_COUNT, check_horizon
+from rowtier.files import fingerprint_of
 from rowtier.profile.count import TableCounter
 from rowtier.profile.count_ids import Vocabularies, vocabularies_for, with_vocabularies
 from rowtier.profile.counters import COUNTER_BYTES
@@ -31,12 +32,14 @@ from rowtier.profile.merge import join_passes, merge_profiles
 from rowtier.profile.profile import Profile
 from rowtier.profile.readers import Edge, Sample, Sampled, Shifted, Source, TimeWindow, open_source
 from rowtier.profile.slices import bits_for
+from rowtier.reading import StrPath
 from rowtier.tables import OutOfRange, Tables
-from rowtier.units import show_bytes
+from rowtier.units import show_bytes, show_count
 
 Progress = Callable[[float], None]
 LEG_BYTES = 2 * 2**30  # of files; about a quarter of a minute
 LEGS_PER_WORKER = 4
+MOST_PASSES = 1024  # over the data, where counters do not fit into memory
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,14 @@ class ProfileOptions:
     def __post_init__(self) -> None:
         """Refuse what cannot be."""
         Sample(self.sample, self.seed)
-        if not 0 < self.horizon < math.inf:
-            raise UserError(f"horizon {self.horizon:g}: give a number above 0, such as 0.5")
+        check_horizon(self.horizon)
         if self.workers < 1:
             raise UserError(f"workers {self.workers}: give a whole number, 1 or more")
-        if self.first_sample is not None and self.first_sample < 0:
-            raise UserError(f"first_sample {self.first_sample}: give a whole number, 0 or more")
+        if self.first_sample is not None and not 0 <= self.first_sample <= MOST_COUNT // 2:
+            accepted = f"give a whole number, 0 or more and at most {MOST_COUNT // 2}"
+            raise UserError(f"first_sample {self.first_sample}: {accepted}")
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise UserError(f"memory {self.memory_bytes}: give a size such as 4GiB")
 
 
 @dataclass(frozen=True)
@@ -140,8 +145,7 @@ def make_profile(
 
         found = profile_on_dask(job, legs, options.dask, report.leg_done)
         return with_vocabularies(looking_ahead(found, options.horizon), vocabularies)
-    name = job.fingerprint(legs)
-    finished.begin(name, options.resume)
+    finished.begin(job.fingerprint(legs), options.resume)
     open_legs = []
     for leg in legs:
         if finished.has(leg):
@@ -149,7 +153,7 @@ def make_profile(
         else:
             open_legs.append(leg)
     for leg, profile in _counted(job, open_legs, options, report):
-        finished.keep(leg, profile, name)
+        finished.keep(leg, profile)
     profile = merge_profiles(_joined(legs, finished))
     if not any(stats.samples for stats in profile.stats):
         raise _no_samples(data)
@@ -173,6 +177,12 @@ def plan_legs(job: Job, options: ProfileOptions) -> list[Leg]:
     rows = sum(table.num_embeddings for table in job.tables)
     needed = workers * COUNTER_BYTES * rows
     shards = -(-needed // (options.memory_bytes or _half_of_memory()))
+    if shards > MOST_PASSES:
+        raise UserError(
+            f"the counters of {show_count(rows)} rows need {show_bytes(needed)}, which takes "
+            f"{shards:,} passes over the data in the memory allowed, and {MOST_PASSES} are the "
+            f"most: allow at least {show_bytes(-(-needed // MOST_PASSES))}, or use fewer workers"
+        )
     if shards > 1 and job.source.kind == "batches":
         raise UserError(
             f"the counters need {show_bytes(needed)}, more than the memory allowed, and this data "
@@ -226,7 +236,8 @@ def _counted(
 
 def _in_processes(job: Job, legs: list[Leg], workers: int) -> Iterator[tuple[Leg, Profile]]:
     # Spawned, not forked: forking a process that has threads (Arrow's) may hang.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as pool:
         waiting = {pool.submit(count_leg, job, leg): leg for leg in legs}
         try:
             for future in as_completed(waiting):
@@ -238,6 +249,18 @@ def _in_processes(job: Job, legs: list[Leg], workers: int) -> Iterator[tuple[Leg
             ) from None
         finally:
             pool.shutdown(cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """In a worker: end when the process that started it does, also if that was killed."""
+    parent = parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 class _Report:

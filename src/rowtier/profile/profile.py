@@ -11,10 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.errors import Mistake, UserError
-from rowtier.fields import Count, Name
-from rowtier.files import Noun, StrPath, fingerprint_of
+from rowtier.fields import MOST_COUNT, Count, Name
+from rowtier.files import Noun, fingerprint_of
 from rowtier.profile.curve import Curve
 from rowtier.profile.order import NarrowInts, narrow
+from rowtier.reading import StrPath
 from rowtier.tables import Table, Tables
 
 if TYPE_CHECKING:
@@ -98,6 +99,8 @@ class RowCounts:
             yield Mistake("row", int(twice[0]), "is there twice; every touched row is there once")
         if (counts <= 0).any():
             yield Mistake("count", int(counts.min()), "must be at least 1; leave others out")
+        if float(counts.sum(dtype=np.float64)) > MOST_COUNT:
+            yield Mistake("count", int(counts.max()), f"all counts add up to {MOST_COUNT} at most")
         if (self.samples <= 0).any() or (self.samples > counts).any():
             yield Mistake("samples", None, "must be at least 1 and not above count")
         falls = np.diff(counts)
@@ -229,6 +232,11 @@ class TableStats:
             else self.curve.mistakes(self.table.num_embeddings)
         )
         shape += self._mistakes_in_time()
+        if self.touched > self.table.num_embeddings:
+            most = f"the table has {self.table.num_embeddings} rows"
+            shape.append(Mistake("touched", self.touched, most))
+        if self.distinct_ids is not None:
+            shape += self.distinct_ids.mistakes()
         yield from shape
         if shape:
             return
@@ -241,12 +249,20 @@ class TableStats:
                 self.lookups,
                 f"the features' lookups must add up to what the rows count, {total:.0f}",
             )
+        if self.rows_held > self.lookups:
+            yield Mistake("rows_held", self.rows_held, f"must not exceed lookups, {self.lookups}")
 
     def _mistakes_in_time(self) -> Iterator[Mistake]:
         rows = self.table.num_embeddings
         for part in (self.slices, self.windows):
             if part is not None:
                 yield from part.mistakes(rows)
+        # Windows count every lookup, and so do slices that keep all rows.
+        if self.windows is not None and int(self.windows.bins.sum()) != self.lookups:
+            yield Mistake("windows.lookups", None, f"must add up to lookups, {self.lookups}")
+        whole = self.slices if self.slices is not None and not self.slices.thinning else None
+        if whole is not None and int(whole.counts.sum(dtype=np.uint64)) != self.lookups:
+            yield Mistake("slices", None, f"must add up to lookups, {self.lookups}")
         if self.ladder is not None:
             yield from self.ladder.mistakes()
 
@@ -410,6 +426,7 @@ class Profile:
     @classmethod
     def load(cls, folder: StrPath) -> Profile:
         """Read and fully validate a profile folder."""
+        from rowtier.folders import read_steadily
         from rowtier.profile.storage import load
 
-        return load(folder)
+        return read_steadily(folder, load)

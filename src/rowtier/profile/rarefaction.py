@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.errors import Mistake
+from rowtier.fields import MOST_COUNT
 from rowtier.jit import compiled
 
 Ints = NDArray[np.int64]
@@ -115,6 +116,15 @@ class DistinctRows:
             yield Mistake("distinct.value", None, "must be finite and at least zero")
         elif (np.diff(self.value) < -1e-9 * self.value[1:]).any():
             yield Mistake("distinct.value", None, "must not fall: larger batches touch more rows")
+        if any((np.isfinite(values) & (values > MOST_COUNT)).any() for values in self.arrays()):
+            yield Mistake("distinct", None, f"its numbers must be at most {MOST_COUNT}")
+            return
+        for name in ("low", "high", "locality"):
+            known = getattr(self, name)
+            small = known <= 0 if name == "locality" else known < 0  # of which a logarithm is taken
+            if (np.isinf(known) | small).any():
+                yield Mistake(f"distinct.{name}", None, "must be finite and above zero, or NaN")
+                return
         if not np.isfinite(self.value).all():
             return
         known = np.isfinite(self.low)

@@ -22,12 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.errors import Mistake
+from rowtier.fields import MOST_COUNT
 from rowtier.jit import compiled
 from rowtier.profile.order import NarrowInts, narrow
 
 Ints = NDArray[np.int64]
 
 MOST_SLICES = 16
+MOST_BITS = 53
 LEAST_SLICES = 8  # fewer than this tell nothing of how the data changes
 MOST_ROWS = 2**17
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -127,6 +129,14 @@ class Slices:
             yield Mistake("slices.row", None, "must rise: every row is there once")
         if len(self.samples) > MOST_SLICES:
             yield Mistake("slices", len(self.samples), f"there are at most {MOST_SLICES}")
+        if not 0 <= self.bits <= MOST_BITS or self.stop << min(self.bits, 64) > MOST_COUNT:
+            yield Mistake("time.slice_bits", self.bits, f"samples are 0 to {MOST_COUNT}")
+        if not 0 <= self.thinning < 64:
+            yield Mistake("time.slice_thinning", self.thinning, "must be 0 to 63")
+        if float(self.counts.sum(dtype=np.float64)) > MOST_COUNT:
+            yield Mistake("slices", None, f"all lookups add up to {MOST_COUNT} at most")
+        if sum(self.samples.tolist()) > MOST_COUNT:
+            yield Mistake("time.slice_samples", None, f"must add up to {MOST_COUNT} at most")
 
 
 def thinning_of(rows: NarrowInts, least: int) -> int:

@@ -23,7 +23,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -32,18 +31,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from rowtier.errors import InvalidError, Mistake, UserError, VersionError
-from rowtier.fields import Count, PositiveCount
-from rowtier.files import (
-    Noun,
-    StrPath,
-    dump_json,
-    parse,
-    read_mapping,
-    replace_folder,
-    seal_mistakes,
-    write_atomic,
-)
-from rowtier.profile.columns import numpy_of, read_columns, write_columns
+from rowtier.fields import MOST_HORIZON, MOST_TABLES, BatchSize, Count, Rows
+from rowtier.files import Noun, dump_json, mappings, parse, seal_mistakes
+from rowtier.folders import PARTS, replace_folder
+from rowtier.manifest import read_manifest, write_manifest
+from rowtier.profile.columns import file_name, numpy_of, read_columns, schema_of, write_columns
 from rowtier.profile.curve import Curve
 from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
 from rowtier.profile.rarefaction import LADDER, Batches, DistinctRows
@@ -58,6 +50,7 @@ from rowtier.profile.time_storage import (
     write_open_ends,
     write_slices,
 )
+from rowtier.reading import StrPath, read_mapping
 from rowtier.tables import Table, Tables
 
 if TYPE_CHECKING:
@@ -74,7 +67,7 @@ PROFILE_VERSION = 2  # 1 knew halves of the data, not samples and time slices
 
 class _Facts(Noun):
     samples: Count
-    touched: Count
+    touched: Rows
     distinct_ids: Count | None = None
     distinct_ids_exact: bool | None = None
     rows_held: Count | None = None
@@ -86,16 +79,16 @@ class _Facts(Noun):
 class _ProfileFile(Noun):
     form: Literal["counted", "curve"]
     sealed: str | None = Field(default=None, alias="fingerprint")
-    batch_size: PositiveCount
+    batch_size: BatchSize
     batches: Batches = "shuffled"
-    horizon: float = Field(default=1.0, gt=0)
-    tables: tuple[Table, ...] = Field(min_length=1)
+    horizon: float = Field(default=1.0, gt=0, le=MOST_HORIZON)
+    tables: tuple[Table, ...] = Field(min_length=1, max_length=MOST_TABLES)
     statistics: dict[str, _Facts]
 
     @classmethod
     def cross_mistakes(cls, data: Any) -> Iterator[Mistake]:
         yield from Tables.cross_mistakes(data)
-        names = [t.get("name") for t in data.get("tables") or () if isinstance(t, dict)]
+        names = [t["name"] for _, t in mappings(data, "tables") if isinstance(t.get("name"), str)]
         statistics = data.get("statistics")
         for name in statistics if isinstance(statistics, dict) else ():
             if name not in names:
@@ -106,24 +99,35 @@ class _ProfileFile(Noun):
 
 
 def save(profile: Profile, folder: StrPath) -> None:
-    """Write the folder beside its place, then rename it."""
+    """Write the folder beside its place, then let it take its place."""
     with replace_folder(folder, MARKER) as path:
-        data = {
-            "format_version": PROFILE_VERSION,
-            "form": profile.form,
-            "fingerprint": profile.fingerprint,
-            "batches": profile.batches,
-            "horizon": profile.horizon,
-            **profile.tables.to_data(),
-            "statistics": {stats.table.name: _facts(stats) for stats in profile.stats},
-        }
-        write_atomic(path / MARKER, dump_json(data))
-        if profile.form == "counted":
-            _save_counted(profile, path)
-        else:
-            pq.write_table(_curve_table(profile), path / CURVES)
-            if any(stats.ladder is not None for stats in profile.stats):
-                pq.write_table(_ladder_table(profile), path / DISTINCT)
+        _fill(profile, path)
+
+
+def save_inside(profile: Profile, folder: Path) -> None:
+    """Write a profile as part of a folder that is being filled."""
+    folder.mkdir()
+    _fill(profile, folder)
+    write_manifest(folder)
+
+
+def _fill(profile: Profile, path: Path) -> None:
+    data = {
+        "format_version": PROFILE_VERSION,
+        "form": profile.form,
+        "fingerprint": profile.fingerprint,
+        "batches": profile.batches,
+        "horizon": profile.horizon,
+        **profile.tables.to_data(),
+        "statistics": {stats.table.name: _facts(stats) for stats in profile.stats},
+    }
+    (path / MARKER).write_text(dump_json(data), encoding="utf-8")
+    if profile.form == "counted":
+        _save_counted(profile, path)
+    else:
+        pq.write_table(_curve_table(profile), path / CURVES)
+        if any(stats.ladder is not None for stats in profile.stats):
+            pq.write_table(_ladder_table(profile), path / DISTINCT)
 
 
 def _facts(stats: TableStats) -> dict[str, Any]:
@@ -166,6 +170,7 @@ def load(folder: StrPath, whole: bool = True) -> Profile:
     data = read_mapping(path / MARKER)
     _check_version(path, data)
     file = parse(_ProfileFile, data, path / MARKER)
+    _check_files(path, file)
     read = _read_counted if file.form == "counted" else _read_curves
     stats = []
     for table, found in zip(file.tables, read(path, file), strict=True):
@@ -185,12 +190,39 @@ def load(folder: StrPath, whole: bool = True) -> Profile:
     return profile
 
 
+def _check_files(path: Path, file: _ProfileFile) -> None:
+    """Refuse files that are not what was written; vocabularies are checked where they are read."""
+    again = _again(path)
+    written = read_manifest(path, again)
+    shared = [CURVES, DISTINCT] if file.form == "curve" else []
+    for table in file.tables if file.form == "counted" else ():
+        facts = file.statistics[table.name]
+        spans = facts.time is not None and facts.time.spans is not None
+        kinds = {"slices": facts.time is not None, "windows": spans}
+        kinds["distinct"] = facts.distinct_ids is not None
+        for kind in ("counts", *(kind for kind, needed in kinds.items() if needed)):
+            written.check(path, _file(kind, table), f"of table {table.name!r}", again)
+        shared += [BINS_FILE] if spans else []
+    for name in dict.fromkeys(shared):
+        if name != DISTINCT or name in written.files or (path / name).exists():
+            written.check(path, name, "of all tables", again)
+
+
+def _again(path: Path) -> str:
+    """How a folder is written anew, by what it is part of."""
+    if (path.parent / "plan.json").exists():
+        return "plan"
+    if path.parent.parent.name.endswith(f".rowtier-{PARTS}"):
+        return "run without --resume, which counts"
+    return "profile"
+
+
 def _check_version(path: Path, data: Mapping[str, Any]) -> None:
     """Refuse a folder of another version, and say how to make it anew."""
     found = data.get("format_version", PROFILE_VERSION)
     if found == PROFILE_VERSION and not isinstance(found, bool):
         return
-    inside = (path.parent / "plan.json").exists()  # the statistics that a plan was made from
+    inside = _again(path) == "plan"  # the statistics that a plan was made from
     again = f"rowtier profile DATA --tables tables.yaml -o {path.parent if inside else path}"
     told = "profile and plan again" if inside else f"make it anew with `{again}`"
     text = (
@@ -201,7 +233,7 @@ def _check_version(path: Path, data: Mapping[str, Any]) -> None:
 
 
 def _file(folder: str, table: Table) -> str:
-    return f"{folder}/{quote(table.name, safe=' ')}.parquet"
+    return f"{folder}/{file_name(table.name)}"
 
 
 def _write_counts(counts: RowCounts, path: Path) -> None:
@@ -219,12 +251,13 @@ def _write_distinct(distinct: DistinctIds, path: Path) -> None:
 
 
 def _read_distinct(path: Path) -> DistinctIds:
-    from rowtier.profile.distinct import DistinctIds
+    from rowtier.profile.distinct import LIMIT, REGISTERS, DistinctIds
 
-    if "hash" in pq.read_schema(path).names:
-        return DistinctIds(numpy_of(read_columns(path, {"hash": pa.uint64()})["hash"]))
-    registers = numpy_of(read_columns(path, {"register": pa.uint8()})["register"])
-    return DistinctIds(None, registers)
+    if "hash" in schema_of(path).names:
+        found = read_columns(path, {"hash": pa.uint64()}, most_rows=LIMIT)
+        return DistinctIds(numpy_of(found["hash"]))
+    found = read_columns(path, {"register": pa.uint8()}, most_rows=REGISTERS)
+    return DistinctIds(None, numpy_of(found["register"]))
 
 
 def _read_vocabulary(path: Path, table: Table, facts: _Facts, needed: bool) -> Vocabulary | None:
@@ -271,7 +304,9 @@ def _read_counted(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
     for table in file.tables:
         facts, time = file.statistics[table.name], timed.get(table.name)
         kinds = dict.fromkeys(("row", "count", "samples"), pa.int64())
-        columns = read_columns(path / _file("counts", table), kinds, optional="samples")
+        columns = read_columns(
+            path / _file("counts", table), kinds, "samples", table.num_embeddings
+        )
         found: dict[str, Any] = {"counts": RowCounts(*(numpy_of(c) for c in columns.values()))}
         if time is not None:
             found["slices"] = read_slices(path / _file("slices", table), time)

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +22,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake, UserError
-from rowtier.files import StrPath, fingerprint_of
+from rowtier.files import fingerprint_of
 from rowtier.jit import compiled
+from rowtier.manifest import MANIFEST, read_manifest
+from rowtier.profile.columns import file_name
 from rowtier.profile.hashing import Bytes, Hashes, hash_ints, hash_strings, string_parts
 from rowtier.profile.ids import IdValues, Ints, Where, as_int64, flat_ids
+from rowtier.reading import StrPath
 from rowtier.tables import Table
+from rowtier.writing import new_file
 
 FOLDER = "vocabulary"
 _ROW_GROUP = 2**20
@@ -182,8 +185,8 @@ class Vocabulary:
         rows = np.arange(len(self), dtype=np.int64)
         ids = pa.array(self.ids) if isinstance(self.ids, np.ndarray) else self.ids
         columns = pa.table({"row": rows, "id": ids, "count": self.counts})
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(columns, path, row_group_size=_ROW_GROUP, use_dictionary=False)
+        with new_file(path) as file:
+            pq.write_table(columns, file, row_group_size=_ROW_GROUP, use_dictionary=False)
 
     @classmethod
     def load(cls, path: StrPath) -> Vocabulary:
@@ -203,10 +206,11 @@ class Vocabulary:
 
 
 def _id_kind(path: Path) -> pa.DataType:
+    from rowtier.profile.columns import schema_of
+
     try:
-        schema = pq.read_schema(path)
-        kind = schema.field("id").type
-    except (OSError, KeyError, pa.ArrowException):
+        kind = schema_of(path).field("id").type
+    except KeyError:
         return pa.int64()  # reading the columns says what is wrong
     types = pa.types
     if types.is_dictionary(kind):
@@ -221,7 +225,11 @@ def _id_kind(path: Path) -> pa.DataType:
 
 def vocabulary_file(folder: StrPath, table: Table) -> Path:
     """Where a profile or plan folder keeps the vocabulary of a table."""
-    return Path(folder) / FOLDER / f"{quote(table.name, safe=' ')}.parquet"
+    return Path(folder) / _name(table)
+
+
+def _name(table: Table) -> str:
+    return f"{FOLDER}/{file_name(table.name)}"
 
 
 def read_vocabulary(folder: StrPath, table: Table, sealed: str | None = None) -> Vocabulary:
@@ -235,6 +243,9 @@ def read_vocabulary(folder: StrPath, table: Table, sealed: str | None = None) ->
             f"{path}: the vocabulary of table {table.name!r} is missing; profile again, or give a "
             "profile or plan folder that has it"
         )
+    if (Path(folder) / MANIFEST).exists():  # vocabularies alone may also be written by hand
+        written = read_manifest(Path(folder), "profile")
+        written.check(Path(folder), _name(table), f"of table {table.name!r}", "profile")
     found = Vocabulary.load(path)
     found.check(table, path)
     if sealed not in (None, found.fingerprint):

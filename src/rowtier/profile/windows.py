@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.errors import Mistake, UserError
+from rowtier.fields import MOST_COUNT
 from rowtier.profile.order import NarrowInts, narrow
 
 Ints = NDArray[np.int64]
@@ -123,10 +124,14 @@ class Windows:
         """What is wrong with the windows of a table with this many rows."""
         if (self.bins < 0).any() or self.bins.shape != (len(self.numbers), BINS):
             yield Mistake("windows.bins", None, f"must be {BINS} counts for each slice")
+        elif float(self.bins.sum(dtype=np.float64)) > MOST_COUNT:
+            yield Mistake("windows.lookups", None, f"must add up to {MOST_COUNT} at most")
         for before, after in pairwise(self.spans):
             if before.stop >= after.first:
                 yield Mistake("windows.spans", before.stop, "spans must rise and not touch")
         for span in self.spans:
+            if span.first > span.stop:
+                yield Mistake("windows.spans", span.first, f"must not end before, at {span.stop}")
             for seen in (span.head, span.tail):
                 rows = seen.row
                 if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < num_embeddings:

@@ -16,8 +16,9 @@ from typing import Any
 
 from rowtier import __version__
 from rowtier.evaluate.phrases import prices
-from rowtier.files import StrPath, write_atomic
+from rowtier.foreign import shown
 from rowtier.plan.plan import Plan
+from rowtier.reading import StrPath
 from rowtier.report.alerts import Alert, find_alerts
 from rowtier.report.charts import all_charts, altair
 from rowtier.report.facts import Facts
@@ -30,6 +31,7 @@ from rowtier.report.verdict import (
     step_lines,
     tiles,
 )
+from rowtier.writing import write_atomic
 
 MAX_BYTES = 2_000_000
 
@@ -61,7 +63,7 @@ def make_report(plan: Plan | StrPath, *, baselines: bool = True) -> Report:
     Equal plans give equal pages. Needs `pip install "rowtier[report]"`.
     """
     altair()  # what is missing is said before anything is planned
-    folder = "plan/" if isinstance(plan, Plan) else str(plan)
+    folder = "plan/" if isinstance(plan, Plan) else shown(plan)
     facts = Facts.of(plan if isinstance(plan, Plan) else Plan.load(plan), baselines)
     alerts, sheets = find_alerts(facts), all_sheets(facts)
     data = {
@@ -90,7 +92,7 @@ def make_report(plan: Plan | StrPath, *, baselines: bool = True) -> Report:
         library=_library(),
         version=__version__,
     )
-    return Report(html, headline(facts), tuple(alerts))
+    return Report(_encodable(html).decode(), headline(facts), tuple(alerts))
 
 
 def _template() -> Any:
@@ -117,4 +119,9 @@ def _library() -> str:
 
 def _packed(text: str) -> str:
     """Gzip and base64: a third of the size, and no byte of it can be taken for HTML."""
-    return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(_encodable(text), 9, mtime=0)).decode()
+
+
+def _encodable(text: str) -> bytes:
+    """UTF-8, in which half a character (of a name that is no Unicode) is spelled as JSON does."""
+    return text.encode("utf-8", "backslashreplace")

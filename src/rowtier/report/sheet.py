@@ -8,6 +8,14 @@ from typing import Any
 
 Cell = str | int | float | bool | None
 DIGITS = 6
+# Vega keeps groups in plain objects of JavaScript, which have these from the start.
+_TAKEN = frozenset(
+    [
+        *("constructor", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "valueOf"),
+        *("toString", "toLocaleString", "__proto__", "__defineGetter__", "__defineSetter__"),
+        *("__lookupGetter__", "__lookupSetter__"),
+    ]
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +43,11 @@ class Sheet:
     def to_dict(self) -> dict[str, Any]:
         """The same for the page."""
         return {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}
+
+
+def drawable(name: str) -> str:
+    """A name that charts can group by; a space tells it from what every object has."""
+    return f"{name} " if name in _TAKEN else name
 
 
 def _plain(cell: Any) -> Cell:

@@ -14,7 +14,7 @@ from rowtier.profile.curve import Curve
 from rowtier.profile.forecast import distinct_of, unseen_of
 from rowtier.profile.profile import TableStats
 from rowtier.report.facts import Facts
-from rowtier.report.sheet import Sheet
+from rowtier.report.sheet import Sheet, drawable
 
 MAX_BARS = 64
 CURVE_POINTS = 40
@@ -72,9 +72,9 @@ def load_sheet(facts: Facts) -> Sheet:
     names = [cluster.holder_name(holder) for holder in range(cluster.num_holders)]
     bars = _bars(names, times_s.sum(axis=1).tolist(), cluster)
     parts = [
-        *(("memory", tier) for tier in cluster.tier_names),
+        *(("memory", drawable(tier)) for tier in cluster.tier_names),
         ("work", "work"),
-        *(("links", level.name) for level in cluster.levels),
+        *(("links", drawable(level.name)) for level in cluster.levels),
     ]
     rows = [
         (name, bar, *part, seconds)
@@ -89,7 +89,7 @@ def links_sheet(facts: Facts) -> Sheet:
     """Bytes through every level's links in a step, by what they carry."""
     links = facts.cost.links
     rows = [
-        (level.name, FLOWS[name], flow.total[index])
+        (drawable(level.name), FLOWS[name], flow.total[index])
         for index, level in enumerate(facts.plan.cluster.levels)
         for name, flow in links.flows.items()
     ]

@@ -19,8 +19,9 @@ from rowtier.cost.links import Flow
 from rowtier.cost.time import Purpose, link_time_s, tier_time_s, tiers_side_by_side
 from rowtier.cost.tree import tree_of
 from rowtier.evaluate.figures import StepFacts
-from rowtier.files import StrPath, write_atomic
 from rowtier.profile.curve import Floats
+from rowtier.reading import StrPath
+from rowtier.writing import write_atomic
 
 _MICROSECONDS = 1e6
 _EXCHANGE = ("ids", "forward", "backward")

@@ -49,7 +49,9 @@ def headline(facts: Facts) -> str:
     if certificate is None:
         return said + ". This method proves no bound."
     what = "" if certificate.view == "step" else f" in its own measure, {_says(certificate)}"
-    return said + f". It is at most {certificate.gap:.1%} above the best possible{what}."
+    return said + (
+        f". By its certificate it is at most {certificate.gap:.1%} above the best possible{what}."
+    )
 
 
 def tiles(facts: Facts) -> list[Tile]:
@@ -81,8 +83,11 @@ def _certificate_tiles(certificate: Certificate | None) -> Iterator[Tile]:
         return
     bound = amount(certificate, certificate.bound)
     measure = "" if certificate.view == "step" else f" ({_says(certificate)})"
+    checked = "" if certificate.proof is None else "; rowtier verify recomputes it"
     yield Tile(
-        "gap", f"{certificate.gap:.1%}", _unbroken(f"no placement is below {bound}{measure}")
+        "gap, as certified",
+        f"{certificate.gap:.1%}",
+        _unbroken(f"no placement is below {bound}{measure}{checked}"),
     )
     yield Tile("what binds", certificate.binding, "")
 
@@ -90,8 +95,8 @@ def _certificate_tiles(certificate: Certificate | None) -> Iterator[Tile]:
 def certificate_facts(certificate: Certificate) -> Iterator[tuple[str, str]]:
     """All that a certificate says, fields that have no words of their own by their names."""
     yield "objective", f"{_says(certificate)}: {amount(certificate, certificate.objective)}"
-    yield "bound", amount(certificate, certificate.bound)
-    yield "gap", f"{certificate.gap:.3%}"
+    yield "bound, as certified", amount(certificate, certificate.bound)
+    yield "gap, as certified", f"{certificate.gap:.3%}"
     yield "what binds", certificate.binding
     uncertain = uncertainty(certificate)
     if uncertain is not None:

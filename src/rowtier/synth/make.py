@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rowtier.errors import UserError
-from rowtier.files import StrPath
+from rowtier.reading import StrPath
 from rowtier.synth.options import (
     CriteoOptions,
     DriftOptions,
@@ -152,10 +152,13 @@ def _write_profile(
     options: RmOptions,
     progress: Callable[[float], None] | None,
 ) -> Written:
+    from rowtier.folders import claimed
+    from rowtier.profile.storage import MARKER
     from rowtier.synth.rm import SAMPLES, rm_profile
 
-    profile = rm_profile(name, seed=seed, fat=options.fat)
-    profile.save(folder)
+    with claimed(folder, MARKER):
+        profile = rm_profile(name, seed=seed, fat=options.fat)
+        profile.save(folder)
     if progress is not None:
         progress(1.0)
     files = [path for path in folder.rglob("*") if path.is_file()]

@@ -15,7 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rowtier.files import FORMAT_VERSION, StrPath, dump_json, replace_folder, write_atomic
+from rowtier.files import FORMAT_VERSION, dump_json
+from rowtier.folders import replace_folder
+from rowtier.reading import StrPath
 from rowtier.synth.columns import Column
 from rowtier.synth.workload import Dataset, Written
 
@@ -39,7 +41,8 @@ def write_dataset(
     with replace_folder(folder, MARKER) as path:
         dataset.tables.save(path / "tables.yaml")
         facts = {"format_version": FORMAT_VERSION, **origin, "samples": dataset.samples}
-        write_atomic(path / MARKER, dump_json({**facts, **dataset.facts}))
+        text = dump_json({**facts, **dataset.facts})
+        (path / MARKER).write_text(text, encoding="utf-8")
         (path / "data").mkdir()
         groups = list(group_bounds(dataset))
         for number in range(0, len(groups), GROUPS_PER_FILE):

@@ -9,8 +9,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake
-from rowtier.files import StrPath
 from rowtier.profile.readers.base import Ids, Ints, Unsigned
+from rowtier.reading import StrPath
 
 ACCEPTED = (
     "ids are whole numbers (int8 to uint64) or strings, one a sample or a list of them; "

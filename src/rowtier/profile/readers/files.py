@@ -13,7 +13,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from rowtier.errors import InvalidError, Mistake, RowtierError, UserError
-from rowtier.files import StrPath
+from rowtier.reading import StrPath
+from rowtier.special import refuse_special
 
 # What decoders raise for a file that is not what it should be.
 _DECODING = (
@@ -33,6 +34,7 @@ def find_files(data: StrPath) -> tuple[list[Path], bool]:
     """
     text = os.fspath(data)
     path = Path(text)
+    refuse_special(path)
     with reading(path):
         if path.is_dir():
             return _below(path), False

@@ -6,6 +6,7 @@ A feature F is either `F`, one id a sample or a matrix with a fixed number of th
 
 from __future__ import annotations
 
+import math
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -18,10 +19,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake
-from rowtier.files import StrPath
 from rowtier.profile.readers.arrays import ACCEPTED, check_lengths, to_ids, to_int64
 from rowtier.profile.readers.base import Chunk, Ids, Ints, Part, missing, numbered
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
+from rowtier.reading import StrPath
 
 BLOCK_SAMPLES = 2**16
 
@@ -69,8 +70,7 @@ class NpzSource:
         with reading(part.path), zipfile.ZipFile(part.path) as file:
             if f"{column}.npy" not in file.namelist():
                 raise InvalidError(part.path, [missing(column, _features(file), "array")])
-            with file.open(f"{column}.npy") as stream:
-                array = np.lib.format.read_array(stream, allow_pickle=False)
+            array = read_array(file, f"{column}.npy", part.path)
         if array.shape != (part.samples,):
             text = f"must have one entry for each of {part.samples} samples"
             raise InvalidError(part.path, [Mistake(column, f"shape {array.shape}", text)])
@@ -102,12 +102,16 @@ class _Array:
 
     def take(self, rows: int) -> NDArray[Any]:
         """The next rows."""
-        width = int(np.prod(self.shape[1:], dtype=np.int64)) * self.dtype.itemsize
+        width = math.prod(self.shape[1:]) * self.dtype.itemsize
         raw = self.stream.read(rows * width)
         if len(raw) < rows * width:
             raise EOFError(f"an array ends after {self.read} of {self.shape[0]} entries")
         self.read += rows
         return np.frombuffer(raw, dtype=self.dtype).reshape(rows, *self.shape[1:])
+
+    def scalar(self) -> NDArray[Any]:
+        """The only entry of an array without dimensions."""
+        return np.frombuffer(self.stream.read(self.dtype.itemsize), dtype=self.dtype).reshape(())
 
 
 @dataclass(eq=False)
@@ -171,13 +175,33 @@ def _arrays(
     entries = _entries(file, feature)
     if not entries:
         raise InvalidError(path, [missing(feature, _features(file), "array")])
-    arrays = [_header(stack.enter_context(file.open(name)), path, name) for name in entries]
+    arrays = [_opened(stack, file, name, path) for name in entries]
     for array, name in zip(arrays, entries, strict=True):
         most = 2 if len(arrays) == 1 else 1
         if array.dtype.kind not in "iu" or not 1 <= len(array.shape) <= most:
             found = f"{array.dtype} of shape {array.shape}"
             raise InvalidError(path, [Mistake(name.removesuffix(".npy"), found, ACCEPTED)])
     return tuple(arrays)
+
+
+def read_array(file: zipfile.ZipFile, name: str, path: StrPath) -> NDArray[Any]:
+    """A whole array; never one of Python's objects, which would have to be unpickled."""
+    with ExitStack() as stack:
+        array = _opened(stack, file, name, path)
+        if array.dtype.hasobject:
+            raise damaged(path, "it holds Python objects", name)
+        return array.take(array.shape[0]) if array.shape else array.scalar()
+
+
+def _opened(stack: ExitStack, file: zipfile.ZipFile, name: str, path: StrPath) -> _Array:
+    """An array whose content is as long as its header says."""
+    array = _header(stack.enter_context(file.open(name)), path, name)
+    there = file.getinfo(name).file_size - array.stream.tell()
+    wanted = math.prod(array.shape) * array.dtype.itemsize
+    if min(array.shape, default=0) < 0 or there != wanted:
+        said = f"{array.dtype} of shape {array.shape}"
+        raise damaged(path, f"{there} bytes where {said} takes {wanted}", name)
+    return array
 
 
 def _header(stream: IO[bytes], path: StrPath, name: str) -> _Array:

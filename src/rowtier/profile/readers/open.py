@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from rowtier.errors import UserError
-from rowtier.files import StrPath
 from rowtier.profile.readers.base import Source
 from rowtier.profile.readers.files import find_files, in_order, reading
+from rowtier.reading import StrPath
 
 _ENDINGS = {
     ".parquet": "parquet",

@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rowtier.errors import InvalidError, Mistake
-from rowtier.files import StrPath
 from rowtier.profile.readers.arrays import ACCEPTED, from_arrow, id_kind
 from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, missing, numbered
 from rowtier.profile.readers.files import changed, check_unchanged, damaged, reading, stamp_of
+from rowtier.reading import StrPath
 
+MOST_GROUP_ROWS = 2**27  # a column of a row group is read at once: 1 GiB of numbers
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -147,6 +148,9 @@ def open_parquet(files: Sequence[Path], features: Sequence[str]) -> ParquetSourc
 def _row_groups(path: Path, stamp: str, metadata: Any) -> Iterator[Part]:
     for piece in range(metadata.num_row_groups):
         group = metadata.row_group(piece)
+        if not 0 <= group.num_rows <= MOST_GROUP_ROWS:
+            why = f"rows in one row group, and {MOST_GROUP_ROWS} are the most: write smaller ones"
+            raise InvalidError(path, [Mistake(f"row group {piece}", group.num_rows, why)])
         if group.num_rows:
             # Of all columns: pyarrow can abort the process on a damaged footer if asked for one.
             weight = group.total_byte_size

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from rowtier.errors import UserError
+from rowtier.fields import check_text
 from rowtier.profile.readers.base import Part, Source
 from rowtier.profile.readers.between import Between
 from rowtier.profile.readers.times import (
@@ -45,6 +46,8 @@ class TimeWindow:
         """The samples of a source that lie inside; the source itself if no window is asked for."""
         if self.before is None and self.after is None and self.time is None:
             return source
+        if self.time is not None:
+            check_text("time", self.time)
         found = None if self.time is None else _search(source, self.time, self._values())
         samples = _count(source) if found is None else found.samples
         begin = source.parts[0].first_sample if source.parts else 0
