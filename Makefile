@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt src/rowtier/__init__.py
 
-.PHONY: help install check format test demo bench results results-quick results-accept docs clean
+.PHONY: help install check format test fuzz demo bench results results-quick results-accept docs clean
 
 help:     ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -25,6 +25,9 @@ format: $(VENV)/.dev  ## mend what can be mended
 
 test: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+fuzz: $(VENV)/.dev  ## ten thousand broken files and options, two minutes; SEED=7 for others
+	PYTHONPATH=benchmarks $(BIN)/python -m fault_kinds.fuzz --count 10000
 
 demo: $(VENV)/.demo  ## from a workload to placements, a report and a training run
 	$(BIN)/python examples/demo.py

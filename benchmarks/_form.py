@@ -7,7 +7,7 @@ A benchmark is a function that measures, handed to `run`:
     if __name__ == "__main__":
         run("synth", measure, goals={"ids_per_s": (">=", 5e6)})
 
-One that takes numbers of its own names them as `options`, and gets them by those names.
+One that takes options of its own names them as `options`, and gets them by those names.
 `--json` prints {"benchmark", "versions", "rows", "figures"} and nothing else on stdout.
 A figure that falls short is reported, never an error: the exit code is 0. A figure that
 could not be measured is None.
@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Goal = tuple[Literal["<=", ">="], float]
-Option = tuple[float, str]  # a number by default, and what it says
+Option = tuple[float | str, str]  # what it is by default, and what it says
 PACKAGES = ("numpy", "rowtier", "numba", "pyarrow")
 
 

@@ -1,0 +1,1 @@
+"""Faults that benchmarks/faults.py tries against rowtier, one module a kind."""
