@@ -59,7 +59,7 @@ def found_link(rank, world):
     from rowtier.calibrate.job import Job
 
     links.SIZE_S, links.MESSAGE_BYTES = 0.05, (2**18, 2**19, 2**20)
-    return links.time_links(Job(rank, world, 2), lambda: None)[-1].level()
+    return links.time_links(Job(rank, world, 2), lambda: None)[-1]
 
 
 def test_what_is_exchanged_is_counted_and_takes_as_long_as_the_rate_says():
@@ -80,8 +80,13 @@ def test_what_is_exchanged_is_counted_and_takes_as_long_as_the_rate_says():
         assert seen == cluster.call(place)  # the same processes
 
         link = cluster.call(found_link)[0]  # as `rowtier calibrate` finds it
-        assert (link.name, link.size, link.per) == ("cluster", 2, "group")
-        assert 0.3 < link.bandwidth_bytes_per_s / (200e6 / 8) < 1.3
+        level = link.level()
+        assert (level.name, level.size, level.per) == ("cluster", 2, "group")
+        # What was sent, not the line through it: other work makes times longer, never shorter,
+        # and a line through two of them as steep as it likes (test_calibrate_fit.py).
+        for times in (link.all_to_all, link.copies, link.neighbour):
+            rates = [2 * b / t for b, t in zip(times.sent_bytes, times.times_s, strict=True)]
+            assert 0.3 < max(rates) / (200e6 / 8) < 1.3, times
 
 
 def test_a_rank_that_fails_is_named_and_the_next_call_has_new_ones():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from fault_kinds.disagreements import Pair, disagree, missed
 from habits import Sharded
 
 from rowtier import MismatchError, UserError
-from rowtier.runtime.stamps import CallFacts, Stamps
+from rowtier.runtime.stamps import CallFacts, Settings, Stamps, Standing
 from rowtier.runtime.troubles import difference
 from rowtier.torch import ShardedEmbeddings
 
@@ -74,27 +76,91 @@ def test_all_of_four_ranks_name_the_one_that_differs(workers: Any, what: str, sa
 
 
 def test_stamps_fit_only_those_of_the_same_call_with_the_same_numbers() -> None:
-    facts = CallFacts(steps=3, passes=1, numbers=(0.1, 0.0))
+    now = Settings(numbers=(0.1, 0.0))
     others = [
-        facts._replace(steps=4), facts._replace(passes=0), facts._replace(clip=1.0),
-        facts._replace(trains=False), facts._replace(records=False), facts._replace(factor=0.98),
-        facts._replace(numbers=(0.1000001, 0.0)), facts._replace(weighted=True),
+        (4, 1, now), (3, 0, now),
+        (3, 1, now._replace(clip=1.0)), (3, 1, now._replace(last_clip=1.0)),
+        (3, 1, now._replace(trains=False)), (3, 1, now._replace(records=False)),
+        (3, 1, now._replace(factor=0.98)), (3, 1, now._replace(weighted=True)),
+        (3, 1, now._replace(numbers=(0.1000001, 0.0))),
     ]  # fmt: skip
-    mine = _stamps("forward", facts)
-    assert mine.fits(_stamps("forward", facts).value)
-    assert not mine.fits(_stamps("backward", facts).value)
+    mine = _stamps("forward", (3, 1, now))
+    assert mine.fits(_stamps("forward", (3, 1, Settings(numbers=(0.1, 0.0)))).value)
+    assert not mine.fits(_stamps("backward", (3, 1, now)).value)
     for other in others:
         assert not mine.fits(_stamps("forward", other).value), other
-    twice = _stamps("forward", facts)
-    twice.begin("forward", facts)
+    twice = _stamps("forward", (3, 1, now))
+    twice.begin("forward", (3, 1, now))
     assert not mine.fits(twice.value)
+
+
+def test_a_call_that_goes_on_fits_only_what_goes_on_alike() -> None:
+    facts = (3, 1, Settings(numbers=(0.1, 0.0), factor=0.5))
+    first, second, other = (_stamps("forward", facts) for _ in range(3))
+    for stamps, kind in ((first, "backward"), (second, "backward"), (other, "step")):
+        stamps.go_on(kind)
+    assert first.fits(second.value)
+    assert not first.fits(other.value)
+    assert not first.fits(_stamps("forward", facts).value)
+    assert [(call.kind, call.number, call.facts) for call in first.calls] == [
+        ("forward", 1, facts), ("backward", 2, facts),
+    ]  # fmt: skip
+
+
+def test_stamps_are_the_same_in_every_process() -> None:
+    code = (
+        "from rowtier.runtime.stamps import *; s = Stamps();"
+        "s.begin('forward', (3, 1, Settings(numbers=(0.1, 1e-8)))); s.go_on('backward');"
+        "print(s.value)"
+    )
+    seen = {
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+            env={**os.environ, "PYTHONHASHSEED": seed},
+        ).stdout
+        for seed in ("0", "1")
+    }  # fmt: skip
+    assert len(seen) == 1
+
+
+def test_standing_gives_the_same_settings_until_one_changes() -> None:
+    standing = Standing()
+    standing.takes((0.1,))
+    first = standing.facts(0)[2]
+    standing.looks_up(trains=True, records=True, weighted=False)
+    standing.step(1.0)
+    assert standing.facts(1)[2] is first
+    standing.clips(2.0)
+    standing.step(0.5)
+    assert standing.facts(2)[2] == first._replace(last_clip=2.0, factor=0.5)
+    standing.step(0.5)
+    assert standing.facts(3)[2] == first._replace(factor=0.5)
+    standing.looks_up(trains=False, records=True, weighted=True)
+    assert standing.facts(3)[2] == first._replace(factor=0.5, trains=False, weighted=True)
+    standing.passes = 2
+    assert standing.facts(3)[1] == 2
+    standing.are_dropped = lambda: True
+    assert standing.facts(3)[1] == 0
+
+
+def test_numbers_of_the_optimizer_are_seen_when_they_change() -> None:
+    module = ShardedEmbeddings(habits.plan_of(1))
+    (group, *_) = module.optimizer.param_groups
+    numbers = module.engine.standing.settings.numbers
+    group["lr"] = torch.tensor(0.25)
+    module.optimizer._read_numbers()
+    assert module.engine.standing.settings.numbers == (0.25, *numbers[1:])
+    group["lr"].fill_(0.125)  # the same object
+    module.optimizer._read_numbers()
+    assert module.engine.standing.settings.numbers == (0.125, *numbers[1:])
+    assert module.optimizer._optimizers[0].lr == 0.125
 
 
 def test_a_factor_that_was_rounded_otherwise_fits() -> None:
     for factor in (1.0, 0.25, 0.3, 1e-6, 7.0):
-        mine = _stamps("forward", CallFacts(factor=factor))
+        mine = _stamps("forward", (0, 0, Settings(factor=factor)))
         for near in (factor * (1 - 1e-6), factor * (1 + 1e-6)):
-            assert mine.fits(_stamps("forward", CallFacts(factor=near)).value)
+            assert mine.fits(_stamps("forward", (0, 0, Settings(factor=near))).value)
 
 
 def _stamps(kind: str, facts: CallFacts) -> Stamps:

@@ -53,8 +53,9 @@ class Inside:
         self._watch, self._timed, self._call = watch, timed, call
 
     def __enter__(self) -> None:
-        if self._watch is not None:
-            self._before = self._watch.enter(self._call)
+        watch = self._watch
+        if watch is not None:  # as `watch.enter` does
+            self._before, watch.call, watch.since = watch.call, self._call, time.monotonic()
         if self._timed is not None:
             self._began = time.perf_counter()
 

@@ -145,7 +145,6 @@ class Engine:
     def begin(self, call: str, wire: Wire | None = None, facts: CallFacts | None = None) -> None:
         """From here on messages are of a call, with numbers as they are now (or as given)."""
         if self.watch is not None:
-            self.watch.steps = self.step_number
             (wire or self.wire).stamps.begin(call, facts or self._facts())
 
     def _facts(self) -> CallFacts:
@@ -174,7 +173,9 @@ class Engine:
 
         `keep_rows` if the weights of lookups want a gradient, which is made of rows.
         """
-        self.begin(FORWARD)
+        if self.watch is not None:
+            self.standing.read_numbers()
+            self.begin(FORWARD)
         if isinstance(batch, Asked):
             trip = self.exchange.fetch(batch.trip.result())
         else:
@@ -197,6 +198,7 @@ class Engine:
         self.overlap()
         assert self._beside is not None
         addressed = self.remapper(batch)
+        self.standing.read_numbers()
         facts = self._facts()  # as of now, not of when the other thread comes to it
 
         def ask() -> Trip:
@@ -231,7 +233,8 @@ class Engine:
             entry.bundle: grad / entry.lengths if entry.table.pooling == "mean" else grad
             for entry, grad in zip(trip.lookups, grads, strict=True)
         }
-        self.begin(BACKWARD)
+        if self.watch is not None:  # with the facts of the lookup; a step looks at them again
+            self.wire.stamps.go_on(BACKWARD)
         self.exchange.backward(trip, scaled)
         if self._beside is not None:
             if self._synced is not None:
@@ -252,7 +255,7 @@ class Engine:
     def clip_values(self, largest: float, factor: float) -> None:
         """Clamp every number of all gradients, times a factor, to at most `largest` in size."""
         limit = np.float32(largest)
-        self.standing.clip = largest
+        self.standing.clips(largest)
         self.begin(CLIP)
         self._sums = {
             number: (slots, np.clip(grads, -limit, limit))
@@ -290,6 +293,8 @@ class Engine:
         }
         squares = self.reducer.squares(sums)
         self.step_number += 1
+        if self.watch is not None:
+            self.watch.steps = self.step_number
         for number, shard in self.run_shards.items():
             if number in sums:
                 self._update(shard, *sums[number], chosen[number], squares.get(number))

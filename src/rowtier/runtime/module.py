@@ -210,9 +210,10 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     def stands(self, *, records: bool) -> None:
         """Have the next call tell the others with what this rank looks up."""
-        standing = self.engine.standing
-        standing.trains, standing.weighted = self.row_handle.requires_grad, self.weighted
-        standing.records = records or not standing.trains
+        trains = self.row_handle.requires_grad
+        self.engine.standing.looks_up(
+            trains=trains, records=records or not trains, weighted=self.weighted
+        )
 
     def ask_ahead(self, batch: Any) -> Asked:
         """Begin to exchange the ids of a batch; call the module with the result, later.

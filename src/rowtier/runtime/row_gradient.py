@@ -151,11 +151,8 @@ class Waiting:
     def __init__(self, handle: torch.nn.Parameter, engine: Engine):
         self.handle, self._engine = handle, engine
         self._passes = self._lost = 0  # backward passes, and those whose gradients were dropped
-        self._since_step = 0  # backward passes whose gradients wait
-        engine.standing.passes = self._that_wait
-
-    def _that_wait(self) -> int:
-        return 0 if self._gradient is None else self._since_step
+        self._standing = engine.standing
+        self._standing.are_dropped = lambda: self._gradient is None
 
     @property
     def _gradient(self) -> RowGradient | None:
@@ -169,7 +166,7 @@ class Waiting:
             self._lost += self._engine.has_gradients
             self.drop()
         self._engine.backward(trip, grads)
-        self._since_step += 1
+        self._standing.passes += 1
         if self.handle.grad is None:
             self.handle.grad = RowGradient(self.handle, self._engine.norm)
         if not self._engine.step_number:
@@ -189,7 +186,7 @@ class Waiting:
 
     def drop(self) -> None:
         """Forget what waits."""
-        self._since_step = 0
+        self._standing.passes = 0
         self._engine.forget_gradients()
         self.handle.grad = None
 
@@ -206,5 +203,5 @@ class Waiting:
         gradient = self._gradient
         if gradient is None:
             self.drop()
-        self.handle.grad, self._since_step = None, 0
+        self.handle.grad, self._standing.passes = None, 0
         return 1.0 if gradient is None else gradient.factor

@@ -39,21 +39,28 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         common = set.intersection(*(set(group) for group in groups)) - {*_NO_NUMBERS}
         super().__init__(groups, {name: groups[0][name] for name in common})
         self._complete = True
-        self._names = [tuple(optimizer.numbers()) for optimizer, _ in engine.groups]
+        self._places = [
+            (group, name)
+            for group, (optimizer, _) in zip(self.param_groups, engine.groups, strict=True)
+            for name in optimizer.numbers()
+        ]
+        self._values: list[Any] = []  # of which these were made:
+        self._optimizers: list[Optimizer] = []
         engine.standing.number_names = tuple(_number_names(engine.groups))
-        engine.standing.numbers = self._numbers
+        engine.standing.read_numbers = self._read_numbers
+        self._read_numbers()
 
-    def _numbers(self) -> tuple[float, ...]:
-        """The numbers of all groups as of now, as ranks compare them."""
-        found: list[float] = []
-        for names, group in zip(self._names, self.param_groups, strict=True):
-            for name in names:
-                value = group[name]
-                if type(value) is float:
-                    found.append(value)
-                else:  # betas, or what a scheduler set
-                    found += map(float, value if isinstance(value, (tuple, list)) else [value])
-        return tuple(found)
+    def _read_numbers(self) -> None:
+        """Take the numbers of all groups as they are now, for rows and for other ranks."""
+        values = [group[name] for group, name in self._places]
+        if values == self._values:
+            return
+        pairs = zip(self._engine.groups, self.param_groups, strict=True)
+        self._optimizers = [_as_of_now(made.optimizer, group) for made, group in pairs]
+        self._engine.standing.takes(tuple(_floats(values)))
+        # A tensor may change and stay the same object, so it is read every time.
+        is_fixed = not any(isinstance(value, torch.Tensor) for value in values)
+        self._values = values if is_fixed else []
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Groups are what was given when the module was made; there are no more of them."""
@@ -67,10 +74,9 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
     def step(self, closure: Any = None) -> Any:
         """Apply the gradients since the last step; all ranks must call this."""
         loss = closure() if closure is not None else None
-        pairs = zip(self._engine.groups, self.param_groups, strict=True)
-        optimizers = [_as_of_now(made.optimizer, group) for made, group in pairs]
+        self._read_numbers()
         with self._engine.inside(STEP):
-            self._engine.step(optimizers, self._waiting.take())
+            self._engine.step(self._optimizers, self._waiting.take())
         if self._engine.dense_time is not None:
             self._engine.dense_time.end_step()
         return loss
@@ -100,6 +106,11 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         load_state(self._engine, state_dict["state"])
         for group, numbers in zip(self.param_groups, saved, strict=True):
             group.update(numbers)
+
+
+def _floats(values: Sequence[Any]) -> Iterator[float]:
+    for value in values:  # betas are several
+        yield from map(float, value if isinstance(value, (tuple, list)) else [value])
 
 
 def _as_of_now(optimizer: Optimizer, group: Mapping[str, Any]) -> Optimizer:

@@ -49,6 +49,7 @@ class Sockets:
         self._timeout_s = timeout_s
         self.since: float | None = None  # when the wait began, or last got something
         self._busy: dict[int, _Link] = {}
+        self._heads = {rank: _Head() for rank in links}
         self.sent_stamps = dict.fromkeys(links, 0)
         self.got_stamps = dict.fromkeys(links, 0)
         for link in links.values():
@@ -94,14 +95,14 @@ class Sockets:
     def swap(self, sent: Sequence[Sequence[Bytes]], got: Sequence[Sequence[Bytes]]) -> None:
         """Send each rank some arrays, and fill those that are for what it sends."""
         self._run(
-            _Link(link, self._near, self._stamps, rank, sent[rank], got[rank])
+            _Link(link, self._near, self._stamps, self._heads[rank], rank, sent[rank], got[rank])
             for rank, link in self._links.items()
         )
 
     def swap_unknown(self, sent: Sequence[Sequence[Bytes]]) -> list[Bytes]:
         """Send each rank some arrays, one after the other; what each of the others sent, as one."""
         links = [
-            _Link(link, self._near, self._stamps, rank, sent[rank], None)
+            _Link(link, self._near, self._stamps, self._heads[rank], rank, sent[rank], None)
             for rank, link in self._links.items()
         ]
         self._run(links)
@@ -113,8 +114,10 @@ class Sockets:
     def _run(self, links: Iterable[_Link]) -> None:
         busy = {}
         for entry in links:
-            self.sent_stamps[entry.rank] += entry.going.stamped
-            self.got_stamps[entry.rank] += entry.coming.stamped
+            if entry.going.stamped:
+                self.sent_stamps[entry.rank] += 1
+            if entry.coming.stamped:
+                self.got_stamps[entry.rank] += 1
             if not entry.move():
                 busy[entry.number] = entry
         if not busy:
@@ -144,16 +147,25 @@ class Sockets:
                 poll.modify(number, busy[number].events)
 
 
+class _Head:
+    """Where a message of one rank begins: its stamp, and its length if that is not known."""
+
+    def __init__(self) -> None:
+        self.bytes = bytearray(STAMP.size + _LENGTH.size)
+        self.whole = memoryview(self.bytes)
+        self.stamp, self.length = self.whole[: STAMP.size], self.whole[STAMP.size :]
+
+
 class _Link:
     """One connection, and what goes and comes through it in one exchange."""
 
     def __init__(
-        self, link: socket.socket, near: Neighbours, stamps: Stamps, rank: int,
+        self, link: socket.socket, near: Neighbours, stamps: Stamps, head: _Head, rank: int,
         sent: Sequence[Bytes], into: Sequence[Bytes] | None,
     ):  # fmt: skip
         self.link, self.rank, self.number = link, rank, link.fileno()
         self.going = _Going(near, rank, stamps.bytes, sent, tell_length=into is None)
-        self.coming = _Coming(near, rank, stamps, into, self.going.shown)
+        self.coming = _Coming(near, rank, stamps, head, into, self.going.shown)
 
     @property
     def events(self) -> int:
@@ -186,24 +198,26 @@ class _Coming:
     """
 
     def __init__(
-        self, near: Neighbours, rank: int, stamps: Stamps, into: Sequence[Bytes] | None, shown: bool
-    ):
+        self, near: Neighbours, rank: int, stamps: Stamps, head: _Head,
+        into: Sequence[Bytes] | None, shown: bool,
+    ):  # fmt: skip
         self._near, self._rank, self._stamps, self._shown = near, rank, stamps, shown
+        self._head = head
         self.has_read = False  # the other's memory, and has yet to say so
         self._notes: Bytes | None = None
-        stamp_bytes = len(stamps.bytes)
-        self._head = bytearray(stamp_bytes + (_LENGTH.size if into is None else 0))
-        self.left: list[memoryview] = []
-        self._into = [] if into is None else [part for part in into if len(part)]
-        self.stamped = into is None or bool(self._into)
-        self._head_left = stamp_bytes if self.stamped else 0
-        begin = self._begin
+        stamped, self.left = bool(stamps.bytes), []
         if into is None:
-            self.left, begin = [memoryview(self._head)], self._begin_unknown
-        self._stages = [begin, self._read_memory, self._await_reader]
-        self._settle()
-        if self._into and self._head:
-            self.left.insert(0, memoryview(self._head))
+            self.stamped, self._into = True, []
+            self.left = [head.whole if stamped else head.length]
+            self._stages = [self._begin_unknown, self._read_memory, self._await_reader]
+        else:
+            self._into = [part for part in into if len(part)]
+            self.stamped = bool(self._into)
+            self._stages = [self._begin, self._read_memory, self._await_reader]
+            self._settle()
+            if self.stamped and stamped:
+                self.left.insert(0, head.stamp)
+        self._head_left = STAMP.size if self.stamped and stamped else 0
 
     @property
     def events(self) -> int:
@@ -220,13 +234,13 @@ class _Coming:
         _advance(self.left, count)
         if self._head_left > 0:
             self._head_left -= count
-            if self._head_left <= 0:
-                self._check()
+            if self._head_left <= 0 and not self._head.bytes.startswith(self._stamps.bytes):
+                self._look_closer()
         self._settle()
         return True
 
-    def _check(self) -> None:
-        stamp = STAMP.unpack_from(self._head)[0]
+    def _look_closer(self) -> None:
+        stamp = STAMP.unpack_from(self._head.bytes)[0]
         if not self._stamps.fits(stamp):
             raise OtherCallError(self._stamps.value, {self._rank: stamp})
 
@@ -235,7 +249,7 @@ class _Coming:
             self._stages.pop(0)()
 
     def _begin_unknown(self) -> None:
-        (length,) = _LENGTH.unpack_from(self._head, len(self._head) - _LENGTH.size)
+        (length,) = _LENGTH.unpack(self._head.length)
         self.whole = np.empty(length, dtype=np.uint8)
         self._into = [self.whole] if len(self.whole) else []
         self._begin()

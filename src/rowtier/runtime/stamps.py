@@ -5,6 +5,10 @@ and so on. Every message begins with a digest of that (48 bits), and with the fa
 gradients were last multiplied by (16 bits, the first ones of its fp32: two ranks may compute it
 with other rounding, so neighbours of it fit). A message whose stamp does not fit is of another
 call, and nothing of it is used; `troubles.py` finds out what differs.
+
+Between two calls a step empties the processor's caches, so what counts here is how little is
+touched: Python's own hash of numbers, which is the same in all processes of one version of
+Python (ranks compare that when they meet), and no other library.
 """
 
 from __future__ import annotations
@@ -13,30 +17,32 @@ import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import xxhash
 
 STAMP = struct.Struct("<Q")
-_DIGESTED = struct.Struct("<QqqqddQ???")
+_DIGEST_BITS = 0xFFFF_FFFF_FFFF_0000
 _FLOAT, _UPPER_HALF = struct.Struct("<f"), struct.Struct("<xxH")
 _LARGEST = 3.4e38
 _KEPT = 16  # calls of which a rank can say later what they were
 NO_CLIP = -1.0
 
 
-class CallFacts(NamedTuple):
-    """What of a rank changes from step to step, and must be the same on all."""
+class Settings(NamedTuple):
+    """What of a rank changes now and then, and must be the same on all."""
 
-    steps: int = 0  # that were made
-    passes: int = 0  # backward passes whose gradients wait
     clip: float = NO_CLIP  # largest number of the gradients that wait
     last_clip: float = NO_CLIP  # and of those that were applied last
     trains: bool = True  # rows are not frozen
     records: bool = True  # whether the last lookup was made to be followed by a backward
     weighted: bool = False
-    factor: float = 1.0  # of gradients, in the last step
     numbers: tuple[float, ...] = ()  # of all parameter groups
+    factor: float = 1.0  # of gradients, in the last step; last, as digests leave it out
+
+
+# Steps that were made, backward passes whose gradients wait, and all else.
+CallFacts: TypeAlias = tuple[int, int, Settings]
 
 
 class Call(NamedTuple):
@@ -49,7 +55,7 @@ class Call(NamedTuple):
 
     def named(self, numbers: Sequence[str]) -> dict[str, Any]:
         """What ranks compare, by the names that people know; what tells most first."""
-        facts = self.facts
+        steps, passes, facts = self.facts
         clip, last_clip = ("none" if c == NO_CLIP else c for c in (facts.clip, facts.last_clip))
         return {
             "call": self.kind,
@@ -57,10 +63,10 @@ class Call(NamedTuple):
             "rows frozen (requires_grad)": not facts.trains,
             "gradient mode": "enabled" if facts.records else "no_grad",
             "weights of lookups used": facts.weighted,
-            "backward passes that wait for a step": facts.passes,
+            "backward passes that wait for a step": passes,
             "clip_grad_value_ of this step": clip,
             "clip_grad_value_ of the last step": last_clip,
-            "steps made": facts.steps,
+            "steps made": steps,
             "factor of the gradients of the last step (scaler, clip_grad_norm_)": facts.factor,
             "calls made": self.number,
         }
@@ -71,27 +77,34 @@ class Stamps:
 
     def __init__(self) -> None:
         self.number, self.value, self.bytes = 0, 0, STAMP.pack(0)
-        self.kind = "the meeting of ranks"
-        self.calls: deque[Call] = deque(maxlen=_KEPT)
-        self._numbers: tuple[float, ...] = ()
-        self._numbers_digest = 0
+        self._calls: deque[tuple[int, str, int, CallFacts]] = deque(maxlen=_KEPT)
+        self._facts: CallFacts = (0, 0, Settings())
+        self._settings: Settings | None = None  # whose digest this is, and the factor's half
+        self._digest = self._half = 0
 
     def begin(self, kind: str, facts: CallFacts) -> None:
         """From now on messages are of this call."""
-        self.number += 1
-        if facts.numbers != self._numbers:
-            self._numbers = facts.numbers
-            packed = struct.pack(f"<{len(facts.numbers)}d", *facts.numbers)
-            self._numbers_digest = xxhash.xxh3_64_intdigest(packed)
-        digest = xxhash.xxh3_64_intdigest(
-            _DIGESTED.pack(
-                _digest_of(kind), self.number, facts.steps, facts.passes, facts.clip,
-                facts.last_clip, self._numbers_digest, facts.trains, facts.records, facts.weighted,
-            )
-        )  # fmt: skip
-        self.value = digest & ~0xFFFF | _upper_half(facts.factor)
-        self.bytes, self.kind = STAMP.pack(self.value), kind
-        self.calls.append(Call(self.value, kind, self.number, facts))
+        steps, passes, settings = self._facts = facts
+        if settings is not self._settings:
+            self._settings = settings
+            self._digest, self._half = hash(settings[:-1]), _upper_half(settings.factor)
+        self.number = number = self.number + 1
+        digest = hash((_digest_of(kind), number, steps, passes, self._digest))
+        self.value = value = digest & _DIGEST_BITS | self._half
+        self.bytes = value.to_bytes(STAMP.size, "little")
+        self._calls.append((value, kind, number, facts))
+
+    @property
+    def calls(self) -> list[Call]:
+        """The last ones."""
+        return [Call(*call) for call in self._calls]
+
+    def go_on(self, kind: str) -> None:
+        """From now on messages are of a call that follows the last, with all facts as they were."""
+        self.number = number = self.number + 1
+        value = (self.value ^ _digest_of(kind)) & _DIGEST_BITS | self._half
+        self.value, self.bytes = value, value.to_bytes(STAMP.size, "little")
+        self._calls.append((value, kind, number, self._facts))
 
     def leave_out(self) -> None:
         """Send no stamps, and look at none, to measure what they cost; on all ranks or none."""
@@ -109,24 +122,35 @@ class Standing:
     """Where this rank stands: what becomes the facts of its next call."""
 
     def __init__(self) -> None:
-        self.clip = self.last_clip = NO_CLIP
-        self.trains = self.records = True
-        self.weighted = False
-        self.factor = 1.0
-        self.passes: Callable[[], int] = int
-        self.numbers: Callable[[], tuple[float, ...]] = tuple
+        self.settings = Settings()
+        self.passes = 0  # that were added up since the last step, unless somebody dropped them
+        self.are_dropped: Callable[[], bool] = bool
         self.number_names: tuple[str, ...] = ()  # such as "lr of table 'a'"
+        self.read_numbers: Callable[[], object] = int  # has them taken if they have changed
 
-    def facts(self, steps: int) -> CallFacts:
-        """All of it, as of now."""
-        return CallFacts(
-            steps, self.passes(), self.clip, self.last_clip, self.trains, self.records,
-            self.weighted, self.factor, self.numbers(),
-        )  # fmt: skip
+    def takes(self, numbers: tuple[float, ...]) -> None:
+        """The optimizer's numbers are these from now on."""
+        self.settings = self.settings._replace(numbers=numbers)
+
+    def looks_up(self, *, trains: bool, records: bool, weighted: bool) -> None:
+        """How the next lookup is made."""
+        now = self.settings
+        if (now.trains, now.records, now.weighted) != (trains, records, weighted):
+            self.settings = now._replace(trains=trains, records=records, weighted=weighted)
+
+    def clips(self, largest: float) -> None:
+        """Gradients that wait are clipped to this."""
+        self.settings = self.settings._replace(clip=largest)
 
     def step(self, factor: float) -> None:
         """Gradients are applied, times a factor."""
-        self.factor, self.last_clip, self.clip = factor, self.clip, NO_CLIP
+        now = self.settings
+        if (now.factor, now.last_clip, now.clip) != (factor, now.clip, NO_CLIP):
+            self.settings = now._replace(factor=factor, last_clip=now.clip, clip=NO_CLIP)
+
+    def facts(self, steps: int) -> CallFacts:
+        """All of it, as of now; the same object of settings says that none has changed."""
+        return steps, 0 if self.passes == 0 or self.are_dropped() else self.passes, self.settings
 
 
 @cache
@@ -135,7 +159,5 @@ def _digest_of(kind: str) -> int:
 
 
 def _upper_half(value: float) -> int:
-    if value == 1.0:
-        return 0x3F80
     near = value if abs(value) < _LARGEST else _LARGEST
     return int(_UPPER_HALF.unpack(_FLOAT.pack(near))[0])

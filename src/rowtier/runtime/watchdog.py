@@ -61,24 +61,24 @@ class RankWatch:
         self.near = Neighbours()
         self.steps = 0
         self.call, self.since, self.failed = "", time.monotonic(), ""  # no call: outside
-        self.last = "they were made"
+        self.last = ""  # the call that ended last
         self.waits: list[Waits] = []
         self._said = self._warned = 0.0  # since when was said, or warned of
         _look_after(self)
 
-    def enter(self, call: str) -> tuple[str, float]:
+    def enter(self, call: str) -> str:
         """Begin a call; what to give `leave`."""
-        before = (self.call, self.since)
+        before = self.call
         self.call, self.since = call, time.monotonic()
         return before
 
-    def leave(self, before: tuple[str, float], error: BaseException | None) -> None:
+    def leave(self, before: str, error: BaseException | None) -> None:
         """End a call."""
-        self.last, self.failed = f"{self.call} ended", ""
+        self.last, self.failed = self.call, ""
         if error is not None:
             first = str(error).strip().split("\n")[0][:300]
             self.failed = f"{self.call} with {type(error).__name__}: {first}"
-        self.call, self.since = before[0], time.monotonic()
+        self.call, self.since = before, time.monotonic()
 
     def look(self) -> None:
         """Say where this rank is, or warn that it waits, if that is so for long."""
@@ -95,7 +95,8 @@ class RankWatch:
 
     def _place(self, waited_for: Sequence[int]) -> dict[str, Any]:
         return {
-            "call": self.call, "failed": self.failed, "last": self.last, "steps": self.steps,
+            "call": self.call, "failed": self.failed, "steps": self.steps,
+            "last": f"{self.last} ended" if self.last else "they were made",
             "since": time.time() - (time.monotonic() - self.since), "waits_for": list(waited_for),
         }  # fmt: skip
 

@@ -71,7 +71,7 @@ class Wire:
     def _connect(self, sockets: Sockets | None) -> None:
         self._sockets, stamps = sockets, self.stamps
         self.watch.waits.append(self)
-        self.troubles.calls.append(lambda: list(stamps.calls))
+        self.troubles.calls.append(lambda: stamps.calls)
         if sockets is not None:
             self.troubles.hang_up.append(sockets.hang_up)
 
