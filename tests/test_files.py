@@ -1,13 +1,16 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel, ValidationError
 
 from rowtier import Cluster, Level, Table, Tables, Tier, UserError
 from rowtier.cluster import PRESETS
 from rowtier.files import dump_json
 from rowtier.folders import replace_folder
+from rowtier.sayings import mistake_from
 from rowtier.writing import write_atomic
 
 
@@ -89,3 +92,24 @@ def test_json_for_people_keeps_short_things_on_one_line() -> None:
     text = dump_json({"bands": [{"start": 0, "stop": 9}] * 2, "long": ["x" * 60] * 2})
     assert '"bands": [{"start": 0, "stop": 9}, {"start": 0, "stop": 9}]' in text
     assert max(map(len, text.splitlines())) < 100
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"share": "abc"}, "a number is needed"),
+        ({"count": 1.5}, "a whole number is needed"),
+        ({"count": "many"}, "a whole number is needed"),
+        ({"really": 7}, "accepted: true, false"),
+    ],
+)
+def test_what_is_wrong_with_a_number_is_said_in_our_words(given: dict[str, Any], said: str) -> None:
+    class Numbers(BaseModel):
+        share: float = 0.0
+        count: int = 0
+        really: bool = False
+
+    with pytest.raises(ValidationError) as caught:
+        Numbers(**given)
+    (detail,) = caught.value.errors()
+    assert mistake_from(Numbers, dict(detail)).accepted.startswith(said)

@@ -20,6 +20,11 @@ _SAYINGS = {
     "string_too_short": "must not be empty",
     "string_pattern_mismatch": "must be one line without control characters",
     "too_short": "must hold at least one entry",
+    **dict.fromkeys(("float_type", "float_parsing"), "a number is needed, as in 0.5"),
+    **dict.fromkeys(
+        ("int_type", "int_parsing", "int_from_float"), "a whole number is needed, as in 8"
+    ),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "accepted: true, false"),
 }
 
 

@@ -102,7 +102,10 @@ def load(folder: StrPath) -> Plan:
     """Read a folder; every mistake in it is listed in one error."""
     path = Path(folder)
     if not path.is_dir():
-        raise UserError(f"{path}: there is no such plan folder; make one with rowtier plan")
+        what = "is a file, not a" if path.exists() else "there is no such"
+        raise UserError(f"{path}: {what} plan folder; make one with rowtier plan")
+    if not (path / MARKER).exists():
+        raise UserError(f"{path}: holds no {MARKER}, so it is no plan; make one with rowtier plan")
     data = read_mapping(path / MARKER)
     check_version(path / MARKER, data)
     file = parse(_PlanFile, data, path / MARKER)

@@ -71,7 +71,8 @@ class FinishedLegs:
         if before and job not in before:
             raise UserError(
                 f"{self._folder}: the interrupted run was job {before[0]} and this is {job}: the "
-                "data, the tables or the options differ; run without --resume to start again"
+                "data, the tables or the options (--workers and --memory, too) differ; give the "
+                "same, or run without --resume to start again"
             )
 
     def has(self, leg: Leg) -> bool:
