@@ -66,12 +66,14 @@ def test_what_is_exchanged_is_counted_and_takes_as_long_as_the_rate_says():
     with Shaped(nodes=2, ranks_per_node=2, rate_bits_per_s=200e6) as cluster:
         cluster.call(exchange, 4096)
         before, got = cluster.sent_bytes(), cluster.received_bytes()
-        times = cluster.call(exchange, 2 * MIB)
+        cluster.call(exchange, 2 * MIB)
         payload = 2 * MIB  # two ranks, each with half of it for the other node
         for counted, start in ((cluster.sent_bytes(), before), (cluster.received_bytes(), got)):
             for after, earlier in zip(counted, start, strict=True):
                 assert payload < after - earlier < 1.03 * payload
-        assert 0.5 < max(times) / (payload * 8 / 200e6) < 3
+        # The slowest rank, of the quickest of some exchanges: other work makes times longer.
+        fastest_s = min(max(cluster.call(exchange, 2 * MIB)) for _ in range(5))
+        assert 0.5 < fastest_s / (payload * 8 / 200e6) < 3
 
         seen = cluster.call(place)
         assert [entry[:4] for entry in seen] == [
