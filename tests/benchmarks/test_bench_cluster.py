@@ -84,11 +84,10 @@ def test_what_is_exchanged_is_counted_and_takes_as_long_as_the_rate_says():
         link = cluster.call(found_link)[0]  # as `rowtier calibrate` finds it
         level = link.level()
         assert (level.name, level.size, level.per) == ("cluster", 2, "group")
-        # What was sent, not the line through it: other work makes times longer, never shorter,
-        # and a line through two of them as steep as it likes (test_calibrate_fit.py).
+        # Of the longest message: a short one may go out in one burst after a pause, and a line
+        # through two times is as steep as other work makes it (test_calibrate_fit.py).
         for times in (link.all_to_all, link.copies, link.neighbour):
-            rates = [2 * b / t for b, t in zip(times.sent_bytes, times.times_s, strict=True)]
-            assert 0.3 < max(rates) / (200e6 / 8) < 1.3, times
+            assert 0.3 < 2 * times.sent_bytes[-1] / times.times_s[-1] / (200e6 / 8) < 1.3, times
 
 
 def test_a_rank_that_fails_is_named_and_the_next_call_has_new_ones():
