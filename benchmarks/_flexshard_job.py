@@ -37,8 +37,8 @@ class Clock:
         """Put every collective of torch.distributed, and rowtier's own, under this clock, once."""
         import torch.distributed as dist
 
-        from rowtier.runtime import wire
-        from rowtier.runtime.sockets import Sockets
+        from rowtier.runtime.exchange import wire
+        from rowtier.runtime.exchange.sockets import Sockets
 
         for name in _COLLECTIVES:
             setattr(dist, name, self._watched(getattr(dist, name)))

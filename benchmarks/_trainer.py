@@ -167,7 +167,7 @@ def _first_weights(table: Table, rows: Any) -> Any:
 
 def _timed_pages() -> list[float]:
     """Have this process note for how many seconds it waits for pages, CPU time not counted."""
-    from rowtier.runtime.pages import Pages
+    from rowtier.runtime.store.pages import Pages
 
     waits, hold = [0.0], Pages.hold
 

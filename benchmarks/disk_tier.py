@@ -40,7 +40,7 @@ from _trainer import DIM, Batch, Trainer, machine
 
 import rowtier
 from rowtier import FeatureStats, Profile, RowCounts, Table, TableStats
-from rowtier.runtime.memory import Disk, Form, RamRows
+from rowtier.runtime.store.memory import Disk, Form, RamRows
 
 KEY = ("workload", "batch", "contender")
 COUNTS = ("slow_reads", "slow_rows")

@@ -119,7 +119,7 @@ def measure_lookup(alpha: float, rounds: int) -> dict[str, float]:
 
 def measure_update(optimizer: str, alpha: float, rounds: int) -> dict[str, float]:
     """Nanoseconds per distinct row."""
-    from rowtier.runtime.storage import Part
+    from rowtier.runtime.store.storage import Part
 
     engine, count = engine_of(optimizer, alpha), 40960
     shard, random = engine.run_shards[0], np.random.default_rng(7)

@@ -19,7 +19,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 LIST = ROOT / "src" / "rowtier" / "jit" / "ahead.json"
-NEEDS_TORCH = ("rowtier.runtime.storage", "rowtier.runtime.optim")  # import it: helpers do not
+# These import it: helpers do not.
+NEEDS_TORCH = ("rowtier.runtime.store.storage", "rowtier.runtime.optim")
 
 Called = list[list[Any]]  # kernels and their types of arguments
 

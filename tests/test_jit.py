@@ -334,7 +334,7 @@ def test_all_that_the_first_script_calls_is_listed(tmp_path: Path) -> None:
 
 HELPED = """
 import sys, numpy as np
-from rowtier.runtime.indices import take_spots
+from rowtier.runtime.kernels.indices import take_spots
 take_spots(np.arange(3), np.arange(3))
 print("called", flush=True)
 input()

@@ -13,6 +13,19 @@ ORDER = [
     "band", "cost", "plan", "synth", "evaluate", "report", "runtime", "backends", "torch",
     "torchrec", "calibrate", "kinds", "cli",
 ]  # fmt: skip
+# The same inside `runtime`: its folders, and between them the files that are in none.
+RUNTIME_ORDER = [
+    {"batches"},
+    {"kernels"},
+    {"store"},
+    {"exchange"},
+    {"agreement", "dense_time", "engine", "groups", "optim", "options", "torch_optimizers"},
+    {
+        "blocks", "copies", "keyed", "logical", "lookup", "module", "modules", "pipeline",
+        "row_gradient", "row_optimizer", "together", "traced", "unsharded",
+    },
+    {"checkpoint"},
+]  # fmt: skip
 HEAVY = {"torch", "torchrec", "pyarrow", "numba", "scipy", "pydantic", "numpy"}
 
 
@@ -48,6 +61,34 @@ def test_imports_go_one_way() -> None:
         for module in _imported(path):
             target = module.split(".")[1]
             assert ORDER.index(target) <= ORDER.index(part), f"{path} imports {module}"
+
+
+def test_imports_inside_the_runtime_go_one_way() -> None:
+    stages = {part: at for at, parts in enumerate(RUNTIME_ORDER) for part in parts}
+    runtime = SOURCE / "runtime"
+    paths = [path for path in runtime.rglob("*.py") if path != runtime / "__init__.py"]
+    parts = {path: path.relative_to(runtime).parts[0].removesuffix(".py") for path in paths}
+    assert set(parts.values()) == set(stages)
+    for path, part in parts.items():
+        for target in _imported_of_runtime(path):
+            assert stages[target] <= stages[part], f"{path} imports runtime/{target}"
+            assert target != "batches" or part == "batches", f"{path} imports runtime/batches"
+
+
+def test_folders_of_the_runtime_import_nothing_by_themselves() -> None:
+    for path in (SOURCE / "runtime").rglob("__init__.py"):
+        (docstring,) = ast.parse(path.read_text()).body
+        assert isinstance(docstring, ast.Expr), path
+
+
+def _imported_of_runtime(path: Path) -> set[str]:
+    """The files and folders of `runtime` that a file names in its imports."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{name.name}" for name in node.names]
+            found |= {name.split(".")[2] for name in names if name.startswith("rowtier.runtime.")}
+    return found
 
 
 def _imported(path: Path) -> list[str]:

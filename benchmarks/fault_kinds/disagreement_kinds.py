@@ -27,7 +27,7 @@ from rowtier import (
     TableStats,
 )
 from rowtier.runtime import agreement
-from rowtier.runtime.sockets import Sockets
+from rowtier.runtime.exchange.sockets import Sockets
 from rowtier.torch import SGD, Adagrad, Pipeline, ShardedEmbeddings
 
 ROWS, DIM = 24, 4

@@ -28,9 +28,9 @@ import torch.distributed as dist
 from fault_kinds._tables import fill, load, parts_of, plan_of, save
 from rowtier import Plan
 from rowtier.errors import RowtierError
-from rowtier.runtime.export import export
-from rowtier.runtime.exported import check_export
-from rowtier.runtime.pages import PAGE_BYTES, Pages
+from rowtier.runtime.checkpoint.export import export
+from rowtier.runtime.checkpoint.exported import check_export
+from rowtier.runtime.store.pages import PAGE_BYTES, Pages
 from rowtier.torch import ShardedEmbeddings, save_checkpoint
 
 ROWS, DIM, PAGES = 300, 8, 64

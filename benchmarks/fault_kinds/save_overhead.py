@@ -12,8 +12,8 @@ from typing import Any
 from unittest.mock import patch
 
 from fault_kinds._tables import fill, parts_of, plan_of
-from rowtier.runtime import checksums
-from rowtier.runtime.checksums import SummingStream
+from rowtier.runtime.checkpoint import checksums
+from rowtier.runtime.checkpoint.checksums import SummingStream
 from rowtier.torch import ShardedEmbeddings, save_checkpoint
 
 ROWS, DIM = 2**20, 64  # two tables of 256 MiB, and as much state

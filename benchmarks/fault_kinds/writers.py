@@ -66,7 +66,7 @@ def writers(folder: Path) -> Iterator[Writer]:
 
 def _of_files(plans: list[Plan]) -> Iterator[Writer]:
     from rowtier.report.html import Report
-    from rowtier.runtime.counters import Totals
+    from rowtier.runtime.exchange.counters import Totals
     from rowtier.writing import write_atomic
 
     pages = [Report(f"<html>{i}" * 200_000, "", ()) for i in range(2)]

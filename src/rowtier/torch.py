@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from rowtier.plan.bags import Bags
 from rowtier.plan.remap import Addressed, Remapper
-from rowtier.runtime.checkpoint import load_checkpoint, save_checkpoint
-from rowtier.runtime.counters import Counters, Totals
+from rowtier.runtime.batches.file_batches import FileBatch, ParquetBatches
+from rowtier.runtime.checkpoint.save_load import load_checkpoint, save_checkpoint
 from rowtier.runtime.dense_time import DenseTime
-from rowtier.runtime.file_batches import FileBatch, ParquetBatches
-from rowtier.runtime.memory import Disk
+from rowtier.runtime.exchange.counters import Counters, Totals
+from rowtier.runtime.exchange.troubles import LostRankError
 from rowtier.runtime.module import ShardedEmbeddings
 from rowtier.runtime.optim import (
     SGD,
@@ -26,8 +26,8 @@ from rowtier.runtime.optim import (
 )
 from rowtier.runtime.pipeline import Pipeline
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
+from rowtier.runtime.store.memory import Disk
 from rowtier.runtime.together import Together
-from rowtier.runtime.troubles import LostRankError
 from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
 
 __all__ = [

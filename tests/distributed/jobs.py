@@ -11,9 +11,9 @@ import torch.distributed as dist
 
 import rowtier
 from rowtier.cost import bundling
-from rowtier.runtime import neighbours
+from rowtier.runtime.exchange import neighbours
+from rowtier.runtime.exchange.sockets import Sockets
 from rowtier.runtime.optim import KINDS as OPTIMIZERS
-from rowtier.runtime.sockets import Sockets
 from rowtier.torch import ShardedEmbeddings
 
 

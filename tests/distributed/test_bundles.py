@@ -17,9 +17,9 @@ from rowtier import Band, Plan, Profile, Table
 from rowtier.cost.bundling import PiecesRun, pieces_run
 from rowtier.cost.tree import tree_of
 from rowtier.plan.bags import Jagged
-from rowtier.runtime.address import pieces_of
-from rowtier.runtime.bundles import Bundle, Window, bundles_of
-from rowtier.runtime.world import World
+from rowtier.runtime.exchange.bundles import Bundle, Window, bundles_of
+from rowtier.runtime.store.address import pieces_of
+from rowtier.runtime.store.world import World
 
 CLUSTER = cluster_of((3,))
 

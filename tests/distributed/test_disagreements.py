@@ -21,8 +21,8 @@ from fault_kinds.disagreements import Pair, disagree, missed
 from habits import Sharded
 
 from rowtier import MismatchError, UserError
-from rowtier.runtime.stamps import CallFacts, Settings, Stamps, Standing
-from rowtier.runtime.troubles import difference
+from rowtier.runtime.exchange.stamps import CallFacts, Settings, Stamps, Standing
+from rowtier.runtime.exchange.troubles import difference
 from rowtier.torch import ShardedEmbeddings
 
 
@@ -109,7 +109,7 @@ def test_a_call_that_goes_on_fits_only_what_goes_on_alike() -> None:
 
 def test_stamps_are_the_same_in_every_process() -> None:
     code = (
-        "from rowtier.runtime.stamps import *; s = Stamps();"
+        "from rowtier.runtime.exchange.stamps import *; s = Stamps();"
         "s.begin('forward', (3, 1, Settings(numbers=(0.1, 1e-8)))); s.go_on('backward');"
         "print(s.value)"
     )

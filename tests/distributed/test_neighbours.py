@@ -13,9 +13,9 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import torch
 
-from rowtier.runtime import neighbours
-from rowtier.runtime.neighbours import Neighbours
-from rowtier.runtime.wire import swap_bytes
+from rowtier.runtime.exchange import neighbours
+from rowtier.runtime.exchange.neighbours import Neighbours
+from rowtier.runtime.exchange.wire import swap_bytes
 
 
 def sizes_of(seed: int, ranks: int) -> np.ndarray:

@@ -18,10 +18,10 @@ from test_exact import same
 
 from rowtier import Band, Plan, Profile, Table
 from rowtier.cost.tree import tree_of
-from rowtier.runtime import neighbours, sockets
-from rowtier.runtime.troubles import LostRankError
-from rowtier.runtime.wire import Swap, Wire
-from rowtier.runtime.world import World
+from rowtier.runtime.exchange import neighbours, sockets
+from rowtier.runtime.exchange.troubles import LostRankError
+from rowtier.runtime.exchange.wire import Swap, Wire
+from rowtier.runtime.store.world import World
 
 KINDS = (np.uint8, np.float32, np.uint16)
 

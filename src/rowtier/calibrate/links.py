@@ -1,10 +1,10 @@
 """Time messages between the ranks: all-to-all, keeping copies equal, and neighbour to neighbour.
 
-All-to-all is the one that training uses (`runtime/wire.py`), with one peer and with all of them;
-copies meet in two of them. All groups of a level measure at once, since that is how training uses
-the links; between nodes all-to-all is that of all processes, with nothing for those of their own
-node. One process of each node sends alone as well: if it is much faster then, a node's processes
-share its link.
+All-to-all is the one that training uses (`runtime/exchange/wire.py`), with one peer and with all
+of them; copies meet in two of them. All groups of a level measure at once, since that is how
+training uses the links; between nodes all-to-all is that of all processes, with nothing for those
+of their own node. One process of each node sends alone as well: if it is much faster then, a
+node's processes share its link.
 """
 
 from __future__ import annotations
@@ -209,8 +209,8 @@ def _everyone(job: Job) -> _Group:
 
 def _met(handle: Any, ranks: list[int], position: int, together: int = 1) -> _Group:
     """A group whose ranks have found each other as they do in training."""
-    from rowtier.runtime.neighbours import Neighbours
-    from rowtier.runtime.sockets import Sockets
+    from rowtier.runtime.exchange.neighbours import Neighbours
+    from rowtier.runtime.exchange.sockets import Sockets
 
     near = Neighbours.meet(handle)
     return _Group(handle, ranks, position, together, True, near, Sockets.meet(handle, near))
@@ -291,7 +291,7 @@ def _numbers(group: _Group, message_bytes: int) -> Any:
 def _all_to_all(group: _Group, message_bytes: int, peers: int) -> tuple[_Send, float]:
     import torch
 
-    from rowtier.runtime.wire import swap_bytes
+    from rowtier.runtime.exchange.wire import swap_bytes
 
     each, here = -(-message_bytes // (peers + 1)), group.position
     sizes = [each * (p in group.targets(here, peers)) for p in range(group.size)]

@@ -29,7 +29,7 @@ def command(
     try:
         import safetensors  # noqa: F401
 
-        from rowtier.runtime.export import export
+        from rowtier.runtime.checkpoint.export import export
     except ImportError as error:
         raise UserError(
             f"export needs {error.name}, which is not installed: pip install 'rowtier[torch]'"

@@ -51,7 +51,7 @@ def command(
 
 def _stored(entry: Path) -> dict[str, Any] | None:
     """Facts about a checkpoint or an export in which no bit changed; None: it is neither."""
-    from rowtier.runtime import exported, saves
+    from rowtier.runtime.checkpoint import exported, saves
 
     if entry.is_file() and entry.suffix == exported.SUFFIX:
         return exported.check_export(entry)

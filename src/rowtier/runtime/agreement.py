@@ -25,13 +25,13 @@ import rowtier
 from rowtier.errors import MismatchError, RowtierError, UserError
 from rowtier.files import fingerprint_of
 from rowtier.plan.plan import Plan
-from rowtier.runtime.board import Board, in_time
+from rowtier.runtime.exchange.board import Board, in_time
+from rowtier.runtime.exchange.neighbours import told
+from rowtier.runtime.exchange.troubles import LostRankError, difference, first_line
+from rowtier.runtime.exchange.watchdog import Patience, RankWatch
 from rowtier.runtime.groups import Group
-from rowtier.runtime.neighbours import told
 from rowtier.runtime.options import RunOptions
-from rowtier.runtime.troubles import LostRankError, difference, first_line
-from rowtier.runtime.watchdog import Patience, RankWatch
-from rowtier.runtime.world import World
+from rowtier.runtime.store.world import World
 
 _MADE = "made"
 _CALL = "making the embeddings"

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.runtime.address import Piece
 from rowtier.runtime.engine import Engine
-from rowtier.runtime.parcels import Grouped, swap_entries
-from rowtier.runtime.storage import Shard
+from rowtier.runtime.exchange.parcels import Grouped, swap_entries
+from rowtier.runtime.store.address import Piece
+from rowtier.runtime.store.storage import Shard
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]

@@ -7,7 +7,7 @@ import time
 from typing import Any
 
 from rowtier.errors import UserError
-from rowtier.runtime.watchdog import RankWatch
+from rowtier.runtime.exchange.watchdog import RankWatch
 
 
 class DenseTime:

@@ -14,21 +14,21 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
-from rowtier.runtime.address import Piece, pieces_of
 from rowtier.runtime.agreement import Prepared
-from rowtier.runtime.bundles import Lookups, bundles_of
-from rowtier.runtime.counters import Counters
 from rowtier.runtime.dense_time import DenseTime, Inside
-from rowtier.runtime.exchange import Exchange, Trip
-from rowtier.runtime.memory import memories
+from rowtier.runtime.exchange.bundles import Lookups, bundles_of
+from rowtier.runtime.exchange.counters import Counters
+from rowtier.runtime.exchange.reduce import Reducer
+from rowtier.runtime.exchange.stamps import CallFacts, Standing
+from rowtier.runtime.exchange.step import Exchange, Trip
+from rowtier.runtime.exchange.sync import Sums
+from rowtier.runtime.exchange.watchdog import RankWatch
+from rowtier.runtime.exchange.wire import Wire
+from rowtier.runtime.kernels.update_loops import squares_of
 from rowtier.runtime.optim import SGD, Optimizer, Update
-from rowtier.runtime.reduce import Reducer
-from rowtier.runtime.stamps import CallFacts, Standing
-from rowtier.runtime.storage import Init, Shard, first_weights
-from rowtier.runtime.sync import Sums
-from rowtier.runtime.update_kernels import squares_of
-from rowtier.runtime.watchdog import RankWatch
-from rowtier.runtime.wire import Wire
+from rowtier.runtime.store.address import Piece, pieces_of
+from rowtier.runtime.store.memory import memories
+from rowtier.runtime.store.storage import Init, Shard, first_weights
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]

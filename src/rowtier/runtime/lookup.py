@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.plan.remap import Addressed
-from rowtier.runtime import kernels
 from rowtier.runtime.engine import BACKWARD, Asked
-from rowtier.runtime.exchange import Trip
+from rowtier.runtime.exchange.step import Trip
+from rowtier.runtime.kernels import row_loops
 
 if TYPE_CHECKING:
     from rowtier.runtime.module import ShardedEmbeddings
@@ -115,7 +115,7 @@ def _weight_grads(made: Made, grads: list[Floats]) -> list[torch.Tensor]:
         if lookups.table.pooling == "mean":
             grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
         for first, spots, lane in made.trip.spots(lookups):
-            kernels.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
+            row_loops.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
         for read in (made.module.remapper.reads[index] for index in lookups.bundle.reads):
             size = made.sizes[read.key]
             found[read.key] = torch.from_numpy(out[at : at + size])

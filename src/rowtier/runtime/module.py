@@ -18,22 +18,22 @@ from rowtier.plan.bags import keyed_bags
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.agreement import Prepared, prepared_together
-from rowtier.runtime.counters import Counters, Totals
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.engine import CLIP, FORWARD, Asked, Engine
+from rowtier.runtime.exchange.counters import Counters, Totals
+from rowtier.runtime.exchange.watchdog import Patience
 from rowtier.runtime.groups import Given, groups_of
 from rowtier.runtime.keyed import keyed_batch, keyed_outputs, traced_outputs
 from rowtier.runtime.lookup import Lookup, Made
-from rowtier.runtime.memory import Tiers
 from rowtier.runtime.options import Gradients, RunOptions
 from rowtier.runtime.row_gradient import Waiting
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
-from rowtier.runtime.storage import Init
+from rowtier.runtime.store.memory import Tiers
+from rowtier.runtime.store.storage import Init
+from rowtier.runtime.store.world import World
 from rowtier.runtime.torch_optimizers import refuse_in_backward
 from rowtier.runtime.traced import Output, register, trace
 from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
-from rowtier.runtime.watchdog import Patience
-from rowtier.runtime.world import World
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]

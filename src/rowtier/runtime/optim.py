@@ -30,8 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
-from rowtier.runtime import update_kernels as kernels
-from rowtier.runtime.storage import Segments, Shard, from_bits, to_bits
+from rowtier.runtime.kernels import update_loops
+from rowtier.runtime.store.storage import Segments, Shard, from_bits, to_bits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -110,12 +110,12 @@ class SGD(Optimizer):
 
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
-        update.run(kernels.sgd, self.lr)
+        update.run(update_loops.sgd, self.lr)
 
     def update_sums(self, shard: Shard, found: Segments, scale: np.float32) -> None:
         """Sum gradients and change their rows, each while it is at hand; without decay."""
         slots, starts, order, part = found
-        kernels.sum_and_sgd(
+        update_loops.sum_and_sgd(
             shard.weights, slots, part.lane, part.at, part.weights, order, starts, scale,
             np.float32(self.lr),
         )  # fmt: skip
@@ -137,7 +137,7 @@ class MomentumSGD(Optimizer):
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
         state = update.shard.state["momentum_buffer"]
-        update.run(kernels.momentum, state, self.lr, self.momentum)
+        update.run(update_loops.momentum, state, self.lr, self.momentum)
 
 
 @dataclass(frozen=True)
@@ -161,7 +161,7 @@ class Adagrad(Optimizer):
     def update(self, update: Update) -> None:
         """Change rows by their gradients."""
         state = update.shard.state["sum"]
-        update.run(kernels.adagrad, state, self.lr, self.eps)
+        update.run(update_loops.adagrad, state, self.lr, self.eps)
 
 
 @dataclass(frozen=True)
@@ -187,7 +187,7 @@ class RowwiseAdagrad(Optimizer):
         """Change rows by their gradients."""
         state = update.shard.state["sum"]
         assert update.squares is not None
-        update.run(kernels.rowwise_adagrad, update.squares, state, self.lr, self.eps)
+        update.run(update_loops.rowwise_adagrad, update.squares, state, self.lr, self.eps)
 
 
 @dataclass(frozen=True)
@@ -223,7 +223,7 @@ class SparseAdam(Optimizer):
         rate = self.lr * self._correction(update.step) / (1 - first**update.step)
         state = update.shard.state
         update.run(
-            kernels.adam, state["exp_avg"], state["exp_avg_sq"], rate, first, second, eps, kept
+            update_loops.adam, state["exp_avg"], state["exp_avg_sq"], rate, first, second, eps, kept
         )
 
     def _correction(self, step: int) -> float:

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from rowtier.errors import UserError
-from rowtier.runtime.memory import Tiers
-from rowtier.runtime.storage import Init
-from rowtier.runtime.watchdog import Patience
+from rowtier.runtime.exchange.watchdog import Patience
+from rowtier.runtime.store.memory import Tiers
+from rowtier.runtime.store.storage import Init
 
 Gradients = Literal["mean", "sum"]
 

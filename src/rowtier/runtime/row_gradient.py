@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rowtier.errors import UserError
 from rowtier.runtime.engine import Engine
-from rowtier.runtime.exchange import Trip
+from rowtier.runtime.exchange.step import Trip
 
 Floats = NDArray[np.float32]
 

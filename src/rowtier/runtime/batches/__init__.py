@@ -1,0 +1,1 @@
+"""Data files as batches for training."""

@@ -1,0 +1,1 @@
+"""What travels between ranks in a step, and how: ids, rows, sums, gradients, bytes."""

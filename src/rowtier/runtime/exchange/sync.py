@@ -1,0 +1,258 @@
+"""Copies kept equal: gradients of all copies of a row are added up, and every copy gets the sum.
+
+Copies meet level by level. Row q of a holder is added up, in each group of a level, by the
+copy in the group's child number digit(q), a different one for neighbouring rows, so that all
+do the same share; sums are always added in the order of ranks. `sparse` names the rows and
+sends those that were touched; `dense` sends all rows and no names, untouched ones as −0.0:
+adding that changes nothing, and a sum that is still −0.0 tells that nobody touched the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rowtier.runtime.exchange.bundles import Bundle, Spans
+from rowtier.runtime.exchange.counters import Counters
+from rowtier.runtime.exchange.parcels import Grouped, swap_parcels
+from rowtier.runtime.exchange.wire import Wire
+from rowtier.runtime.kernels import indices, row_loops
+from rowtier.runtime.store.address import Piece
+from rowtier.runtime.store.storage import Shard, from_bits, to_bits
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+Sums = tuple[Ints, Floats]  # slots, rising, and the gradient of each
+
+
+@dataclass(eq=False)
+class _Copy:
+    """One piece while its copies meet: the rows this rank adds up so far."""
+
+    piece: Piece
+    spans: Spans
+    slots: Ints
+    sums: Floats  # rows × width
+
+    @property
+    def dense(self) -> bool:
+        return self.piece.way.sync == "dense"
+
+    def digit(self, slots: Ints, level: int) -> Ints:
+        """Which child of a level's group adds a row up."""
+        tree, below = self.piece.world.tree, self.piece.way.level
+        per = tree.sizes[level - 1] // tree.sizes[below]
+        return self.spans.places(slots) // per % tree.fan_out(level)
+
+    def child(self, level: int) -> int:
+        """Which child of its level's group this rank is in."""
+        tree = self.piece.world.tree
+        per = tree.sizes[level - 1] // tree.sizes[self.piece.way.level]
+        return self.piece.group // per % tree.fan_out(level)
+
+    def rank_in(self, child: int, level: int) -> int:
+        """The rank in another child that has the same rows to hand on."""
+        tree = self.piece.world.tree
+        per = tree.sizes[level - 1] // tree.sizes[self.piece.way.level]
+        group = self.piece.group + (child - self.child(level)) * per
+        return int(self.piece.owners_in(group)[self.piece.position])
+
+    def children(self, level: int) -> list[int]:
+        """The rank in each child of the group."""
+        return [self.rank_in(child, level) for child in range(self.piece.world.tree.fan_out(level))]
+
+
+class _Lane(NamedTuple):
+    """What one copy (by its place) has to send: names of rows, or their values."""
+
+    at: int
+    flow: str
+    data: NDArray[Any]
+    size: int  # bytes of each row
+
+
+class Sync:
+    """Adds up the gradients of pieces that have several copies."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        shards: Mapping[int, Shard],
+        bundles: Sequence[Bundle],
+        counters: Counters,
+        narrow: bool,
+    ):
+        self.wire, self.counters, self.narrow = wire, counters, narrow
+        self.shards = [shard for shard in shards.values() if shard.piece.copies > 1]
+        self._spans = {n: spans for bundle in bundles for n, spans in bundle.spans.items()}
+
+    def run(self) -> dict[int, Sums]:
+        """Gradient sums over all copies, per piece; the gradients that waited are used up."""
+        copies = [self._start(shard) for shard in self.shards]
+        levels = range(1, self.wire.world.tree.levels + 1)
+        for level in levels:
+            self._up([copy for copy in copies if copy.piece.way.level < level], level)
+        for level in reversed(levels):
+            self._down([copy for copy in copies if copy.piece.way.level < level], level)
+        return {copy.piece.number: _touched(copy) for copy in copies}
+
+    def _start(self, shard: Shard) -> _Copy:
+        slots, sums = shard.merged()
+        copy = _Copy(shard.piece, self._spans[shard.piece.number], slots, sums)
+        if copy.dense:
+            every = copy.spans.every_slot
+            full = np.full((len(every), shard.piece.width), -0.0, dtype=np.float32)
+            # −0.0 becomes 0.0, as it was touched.
+            full[np.searchsorted(every, slots)] = sums + np.float32(0)
+            copy.slots, copy.sums = every, full
+        return copy
+
+    def _up(self, copies: list[_Copy], level: int) -> None:
+        """Hand every row to the child that adds it up."""
+        sent = [self._for_adders(copy, level) for copy in copies]
+        for copy, slots, sums in self._swap(copies, sent, level, up=True):
+            copy.slots, copy.sums = _added(slots, sums)
+
+    def _for_adders(self, copy: _Copy, level: int) -> tuple[Ints, Ints, Ints]:
+        """Order, slots and counts of what goes to each rank."""
+        size = self.wire.world.size
+        if copy.piece.position < 0:
+            return _nothing(size)
+        ranks = np.array(copy.children(level), dtype=np.int64)
+        order, counts = indices.group(ranks[copy.digit(copy.slots, level)], size)
+        return order, copy.slots[order], counts
+
+    def _down(self, copies: list[_Copy], level: int) -> None:
+        """Hand the sums to the other children."""
+        sent = [self._for_others(copy, level) for copy in copies]
+        for copy, slots, sums in self._swap(copies, sent, level, up=False):
+            order = np.argsort(slots, kind="stable")
+            copy.slots, copy.sums = slots[order], sums[order]
+
+    def _for_others(self, copy: _Copy, level: int) -> tuple[Ints, Ints, Ints]:
+        size = self.wire.world.size
+        if copy.piece.position < 0:
+            return _nothing(size)
+        children = copy.children(level)
+        every = np.arange(len(copy.slots), dtype=np.int64)
+        counts = np.zeros(size, dtype=np.int64)
+        counts[children] = len(every)
+        order = np.tile(every, len(children))
+        return order, copy.slots[order], counts
+
+    def _swap(
+        self,
+        copies: list[_Copy],
+        sent: list[tuple[Ints, Ints, Ints]],
+        level: int,
+        up: bool,
+    ) -> list[tuple[_Copy, Ints, Floats]]:
+        """Slots and values of all copies in one message; what came, in the order of ranks."""
+        if not copies:
+            return []
+        counts = [entry[2] for entry in sent]
+        lanes = [
+            self._names(at, copy, sent[at][1]) for at, copy in enumerate(copies) if not copy.dense
+        ]
+        lanes += [_values(at, copy, sent[at][0]) for at, copy in enumerate(copies)]
+        grouped = [Grouped(lane.data.view(np.uint8), counts[lane.at] * lane.size) for lane in lanes]
+        parcels = swap_parcels(self.wire, grouped)
+        self.counters.add("headers", parcels.header_bytes, parcels.header_bytes)
+        slots: dict[int, Ints] = {}
+        values: dict[int, Floats] = {}
+        for lane, parcel in zip(lanes, parcels.received, strict=True):
+            copy, data = copies[lane.at], parcel.data.view(lane.data.dtype)
+            if copy.dense:
+                slots[lane.at] = _implied(copy, level, parcel.counts, up)
+            if lane.flow == "sync_ids":
+                slots[lane.at] = data.astype(np.int64)
+            else:
+                dtype = copy.piece.table.dtype
+                rows = data if dtype == "fp32" else from_bits(data, dtype)
+                values[lane.at] = rows.reshape(-1, copy.piece.width)
+        for lane, own, parcel in zip(lanes, grouped, parcels.received, strict=True):
+            self.counters.add(lane.flow, own.counts, parcel.counts)
+            if self.counters.bands is not None:
+                sent_slots = Grouped(sent[lane.at][1], own.counts // lane.size)
+                got_slots = Grouped(slots[lane.at], parcel.counts // lane.size)
+                spans = copies[lane.at].spans
+                self.counters.bands.add_bytes(
+                    lane.flow, spans.slot_numbers,
+                    lane.size * _by_span(spans, sent_slots), lane.size * _by_span(spans, got_slots),
+                )  # fmt: skip
+        return [(copy, slots[at], values[at]) for at, copy in enumerate(copies)]
+
+    def _names(self, at: int, copy: _Copy, slots: Ints) -> _Lane:
+        dtype = np.uint32 if self.narrow and copy.piece.is_narrow else np.uint64
+        return _Lane(at, "sync_ids", slots.astype(dtype), dtype().itemsize)
+
+
+def _by_span(spans: Spans, slots: Grouped) -> Ints:
+    """The plan's pieces × ranks: how many slots are of which."""
+    found = np.zeros((len(spans.slot_numbers), len(slots.counts)), dtype=np.int64)
+    ranks = np.repeat(np.arange(len(slots.counts)), slots.counts)
+    np.add.at(found, (spans.slot_span(slots.data), ranks), 1)
+    return found
+
+
+def _nothing(size: int) -> tuple[Ints, Ints, Ints]:
+    none = np.empty(0, dtype=np.int64)
+    return none, none, np.zeros(size, dtype=np.int64)
+
+
+def _values(at: int, copy: _Copy, order: Ints) -> _Lane:
+    data = _as_sent(copy.sums[order], copy.piece.table.dtype)
+    return _Lane(at, "sync", data, copy.piece.width * data.itemsize)
+
+
+def _as_sent(rows: Floats, dtype: str) -> NDArray[np.float32] | NDArray[np.uint16]:
+    flat = np.ascontiguousarray(rows).reshape(-1)
+    if dtype == "fp32":
+        return flat
+    bits = to_bits(flat, dtype)
+    # What was touched must not round to the −0.0 that says it was not.
+    bits[(bits == 0x8000) & (flat.view(np.uint32) != 0x80000000)] = 0
+    return bits
+
+
+def _implied(copy: _Copy, level: int, got: Ints, up: bool) -> Ints:
+    """The rows that came without names: on the way up a part of what this rank sent from."""
+    if copy.piece.position < 0:
+        return np.empty(0, dtype=np.int64)
+    digits = copy.digit(copy.slots, level)
+    if up:
+        own = copy.slots[digits == copy.child(level)]
+        return np.tile(own, int(np.count_nonzero(got))) if len(own) else own
+    # On the way down each child hands out the rows it added up: see `_dense_rows`.
+    children = range(copy.piece.world.tree.fan_out(level))
+    ranks = copy.children(level)
+    order = sorted(children, key=lambda child: ranks[child])
+    return np.concatenate([_dense_rows(copy, level, child) for child in order])
+
+
+def _dense_rows(copy: _Copy, level: int, child: int) -> Ints:
+    """All rows that the delegate in a child of this rank's group adds up at a level."""
+    slots = copy.spans.every_slot
+    for below in range(copy.piece.way.level + 1, level):
+        slots = slots[copy.digit(slots, below) == copy.child(below)]
+    return np.asarray(slots[copy.digit(slots, level) == child])
+
+
+def _added(slots: Ints, sums: Floats) -> Sums:
+    """Add up what several children have for the same row, in the order it came."""
+    found, index = indices.distinct(slots)
+    added = np.full((len(found), sums.shape[1]), -0.0, dtype=np.float32)
+    row_loops.add_spots(sums, np.arange(len(slots)), added, index)
+    return found, added
+
+
+def _touched(copy: _Copy) -> Sums:
+    if not copy.dense:
+        return copy.slots, copy.sums
+    bits = np.ascontiguousarray(copy.sums[:, 0]).view(np.uint32)
+    rows = np.flatnonzero(bits != 0x80000000)
+    return copy.slots[rows], copy.sums[rows]

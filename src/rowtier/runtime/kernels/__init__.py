@@ -1,0 +1,1 @@
+"""Compiled loops over ids and rows: arrays and numbers in, arrays out."""
