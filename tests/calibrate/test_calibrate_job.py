@@ -20,7 +20,7 @@ pytest.importorskip("torch")
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
-PATIENCE_S = 180
+PATIENCE_S = 600
 
 
 def under_torchrun(
