@@ -311,7 +311,10 @@ def _unknown_level(key: str, value: object, levels: list[object]) -> Mistake:
 
 PRESETS = (
     "recshard-16",
+    "dgx-a100-2",
     "dgx-h100-2",
+    "gb200-nvl72",
+    "mi300x-8",
     "torchrec-default",
     "federated-1000",
     "parameter-server",

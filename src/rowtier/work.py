@@ -2,6 +2,10 @@
 
 A handful of coefficients, measured by `rowtier calibrate` on the runtime's own kernels, and
 multiplied by what the cost model counts. A file without them takes work to be free.
+
+Launches of kernels have none of their own. A step makes so many for itself, for each round, bundle
+and band, and for each band with copies; seconds of a launch times that number is part of `step_s`,
+`round_s`, `bundle_s`, `band_s` and `copied_s`, and measuring steps could not tell it from them.
 """
 
 from __future__ import annotations

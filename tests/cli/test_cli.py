@@ -7,6 +7,7 @@ from cli.run import run
 from strategies import counted
 
 from rowtier import Cluster, Profile, Table, Tables
+from rowtier.cluster import PRESETS
 
 
 @pytest.fixture
@@ -22,6 +23,12 @@ def profile(tmp_path: Path) -> Path:
     )
     Profile(128, stats).save(tmp_path / "profile")
     return tmp_path / "profile"
+
+
+def test_help_of_plan_lists_every_preset() -> None:
+    text = "".join(run("plan", "--help")[1].replace("│", "").split())
+    for name in PRESETS:
+        assert name in text
 
 
 def test_help_lists_the_commands_that_exist() -> None:

@@ -18,7 +18,7 @@ from rowtier.cli.data_options import (
 )
 from rowtier.cli.names import shortened, unique
 from rowtier.cli.policy import OutOfRangeOption, checked_policy
-from rowtier.cli.predict import IdsOption, WeightedOption, cost_options, more
+from rowtier.cli.predict import IdsOption, ReadOnlyOption, WeightedOption, cost_options, more
 from rowtier.foreign import columns
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ def command(
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     dense: DenseOption = None,
+    read_only: ReadOnlyOption = False,
     full: Annotated[bool, typer.Option("--full", help="Show every holder.")] = False,
     json: show.JsonOption = False,
 ) -> None:
@@ -72,6 +73,7 @@ def command(
 
     loaded, baselines = _sorted_out(plans)
     options = cost_options(next(iter(loaded.values())), ids, weighted, dense)
+    options = options.reading if read_only else options
     wishes = {
         "batch_size": batch_size,
         "steps": steps,

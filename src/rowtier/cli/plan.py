@@ -25,13 +25,17 @@ METHODS_HELP = (
     "row-wise-coalesced, table-wise, size, lookup or size-lookup; torchrec runs TorchRec's own "
     "planner."
 )
+CLUSTER_HELP = (
+    "A cluster file, or a preset: recshard-16, dgx-a100-2, dgx-h100-2, gb200-nvl72, mi300x-8, "
+    "torchrec-default, federated-1000, parameter-server or local."
+)
 SEARCH_S = 60.0  # of methods that have no end of their own
 TORCHREC = "torchrec"  # not one of rowtier's planners: it needs TorchRec, and a clock
 
 
 def command(
     profile: Annotated[Path, typer.Option(help="A profile folder.")],
-    cluster: Annotated[str, typer.Option(help="A cluster file, or the name of a preset.")],
+    cluster: Annotated[str, typer.Option(help=CLUSTER_HELP)],
     output: Annotated[Path, typer.Option("--output", "-o", help="The plan folder to write.")],
     method: Annotated[str, typer.Option(help=METHODS_HELP)] = "joint",
     split: Annotated[

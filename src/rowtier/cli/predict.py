@@ -39,6 +39,15 @@ WeightedOption = Annotated[
     ),
 ]
 
+ReadOnlyOption = Annotated[
+    bool,
+    typer.Option(
+        "--read-only",
+        help="Rows are only read, as by a model that serves: no gradients return, neither rows nor "
+        "optimizer state are written, copies are not kept equal.",
+    ),
+]
+
 
 def command(
     plan: Annotated[Path, typer.Argument(help="A plan folder.")],
@@ -49,6 +58,7 @@ def command(
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
     dense: DenseOption = None,
+    read_only: ReadOnlyOption = False,
     full: Annotated[bool, typer.Option("--full", help="Show every holder and table.")] = False,
     trace: TraceOption = None,
     json: show.JsonOption = False,
@@ -61,6 +71,7 @@ def command(
     loaded = Plan.load(plan)
     order = checked_batches(batches)
     options = cost_options(loaded, ids, weighted, dense)
+    options = options.reading if read_only else options
     prediction = predict(loaded, options, batch_size=batch_size, batches=order)
     if trace is not None:
         from rowtier.report.trace import write_trace

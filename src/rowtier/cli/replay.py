@@ -17,7 +17,14 @@ from rowtier.cli.data_options import (
     checked_batches,
 )
 from rowtier.cli.policy import OutOfRangeOption, checked_policy
-from rowtier.cli.predict import IdsOption, TraceOption, WeightedOption, cost_options, more
+from rowtier.cli.predict import (
+    IdsOption,
+    ReadOnlyOption,
+    TraceOption,
+    WeightedOption,
+    cost_options,
+    more,
+)
 
 if TYPE_CHECKING:
     from rowtier.evaluate.replay import Replay
@@ -52,6 +59,7 @@ def command(
     on_out_of_range: OutOfRangeOption = None,
     ids: IdsOption = "wide",
     weighted: WeightedOption = None,
+    read_only: ReadOnlyOption = False,
     full: Annotated[bool, typer.Option("--full", help="Show every figure.")] = False,
     trace: TraceOption = None,
     json: show.JsonOption = False,
@@ -64,6 +72,7 @@ def command(
     order = checked_batches(batches)
     loaded = Plan.load(plan)
     options = cost_options(loaded, ids, weighted)
+    options = options.reading if read_only else options
     with show.progress(f"replaying {data}", quiet=json) as progress:
         found = replay(
             loaded, data, batch_size, steps, seed, after, progress,
@@ -84,12 +93,15 @@ def command(
 
 
 def _report(found: Replay, full: bool) -> None:
+    from rowtier.evaluate.phrases import assumptions
     from rowtier.units import show_count
 
     for warning in found.warnings:
         show.line(f"! {warning}")
     show.line(found.verdict)
     show.line(_spread(found))
+    for said in assumptions(found.prediction.plan, found.prediction.options):
+        show.line(said)
     show.line(
         f"{show_count(found.samples)} samples, {_ORDERS[found.batches]}, "
         f"{show_count(found.lookups)} lookups; figures are means per step"

@@ -20,9 +20,14 @@ class CostOptions(Noun):
 
     dense_s: Seconds = 0.0
     ids: Literal["wide", "narrow"] = "wide"
-    training: bool = True  # count gradients, updates and sync; False: the forward pass alone
+    training: bool = True  # count gradients, updates and sync; False: rows are only read
     weighted: frozenset[Name] = frozenset()  # tables whose lookups carry a weight each
     remap: Literal["array", "bitmap"] = "array"
+
+    @property
+    def reading(self) -> CostOptions:
+        """The same of a step that only reads: `training` is False."""
+        return self.model_copy(update={"training": False})
 
     def id_bytes(self, table: Table) -> int:
         """Bytes of an id on a link: 8, or 4 if narrow ids are allowed and the rows fit."""

@@ -4,6 +4,8 @@ recshard    memory time per access of the slowest holder; no coalescing, no link
 flexshard   link time, sync counted
 sca         expected bytes through all links
 step        step time
+read-only   step time where rows are only read, as by a model that serves: no gradients return,
+            neither rows nor optimizer state are written, copies need not be kept equal
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def access_time_s(
 
 def assumptions(view: str, assumed: CostOptions = DEFAULTS) -> CostOptions:
     """The papers' views assume what the papers do: SCA counts the forward exchange alone."""
-    return assumed if view == "step" else CostOptions(training=view != "sca")
+    if view in ("step", "read-only"):
+        return assumed if view == "step" else assumed.reading
+    return CostOptions(training=view != "sca")
 
 
 def objective(
@@ -98,6 +102,12 @@ def _step(
     return step_cost(bands, profile, cluster, order, options).step_s
 
 
+def _read_only(
+    bands: Bands, profile: Profile, cluster: Cluster, order: RowOrder | None, options: CostOptions
+) -> float:
+    return step_cost(bands, profile, cluster, order, options.reading).step_s
+
+
 VIEWS: Mapping[str, View] = {
     view.name: view
     for view in (
@@ -105,5 +115,6 @@ VIEWS: Mapping[str, View] = {
         View("flexshard", "s", "time of all links", _flexshard),
         View("sca", "bytes", "expected bytes through all links", _sca),
         View("step", "s", "time of a step", _step),
+        View("read-only", "s", "time of a step that only reads", _read_only),
     )
 }

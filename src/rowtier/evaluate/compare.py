@@ -174,6 +174,7 @@ class Comparison:
     loads: tuple[Load, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)  # baselines that do not fit: why
     notes: tuple[str, ...] = ()  # what to know when reading it
+    read_only: bool = False  # nothing is trained
 
     @property
     def ranked(self) -> list[Load]:
@@ -226,6 +227,7 @@ class Comparison:
             "best": self.best.name,
             "left_out": dict(self.left_out),
             "notes": list(self.notes),
+            "read_only": self.read_only,
             "plans": plans,
         }
 
@@ -283,7 +285,7 @@ def compare(
             left_out[name] = str(error)
     options = first.assumed if options is None else options
     loads = tuple(_load(name, plan, data, options, replaying) for name, plan in made.items())
-    return Comparison(loads, left_out, notes)
+    return Comparison(loads, left_out, notes, read_only=not options.training)
 
 
 def _on_one_curve(plans: Mapping[str, Plan]) -> tuple[dict[str, Plan], tuple[str, ...]]:

@@ -56,6 +56,8 @@ def _unit(price: Price, most: float) -> tuple[str, float]:
 def assumptions(plan: Plan, options: CostOptions | None = None) -> list[str]:
     """What is taken for granted beside profile and cluster, if anything."""
     assumed, hidden = options or plan.assumed, plan.cluster.work.hidden
+    if not assumed.training:
+        return ["read-only: no gradients return, no row is written, copies are not kept equal"]
     if not assumed.dense_s:
         return []
     return [f"assumes {ms(assumed.dense_s)} of other work a step, {hidden:.0%} of which hides sync"]

@@ -97,6 +97,7 @@ class Prediction:
             "method": self.plan.method,
             "batch_size": self.plan.profile.batch_size,
             "batches": self.plan.profile.batches,
+            "read_only": not self.options.training,
             **self.cost.to_dict(),
             "lookups": facts.served.tolist(),
             "rows_touched": dict(zip(scopes, facts.distinct.tolist(), strict=True)),
@@ -122,12 +123,15 @@ def predict(
     *,
     batch_size: int | None = None,
     batches: Batches | None = None,
+    read_only: bool = False,
 ) -> Prediction:
     """Say what a step of a plan costs, with other batches than the plan's if given.
 
-    Without `options` the plan's own assumptions hold.
+    Without `options` the plan's own assumptions hold. `read_only`: of a step that trains nothing,
+    whatever the options say.
     """
     options = plan.assumed if options is None else options
+    options = options.reading if read_only else options
     if batch_size is not None:
         profile = replace(plan.profile, batch_size=check_batch_size(batch_size))
         plan = replace(plan, profile=profile)

@@ -94,6 +94,7 @@ class Replay:
             "out_of_range": self.out_of_range,
             "batches": self.batches,
             "batch_size": self.prediction.plan.profile.batch_size,
+            "read_only": not self.prediction.options.training,
             "step_s": self.step_s,
             "predicted_spread": self.prediction.cost.spread.to_dict(),
             "figures": [figure.to_dict() for figure in self.figures],
