@@ -13,7 +13,7 @@ ORDER = [
     "band", "cost", "plan", "synth", "evaluate", "report", "runtime", "backends", "torch",
     "torchrec", "calibrate", "kinds", "cli",
 ]  # fmt: skip
-HEAVY = {"torch", "torchrec", "pyarrow", "numba", "scipy", "pydantic", "numpy"}
+HEAVY = {"torch", "triton", "torchrec", "pyarrow", "numba", "scipy", "pydantic", "numpy"}
 
 
 def test_all_public_names_exist_and_are_listed() -> None:
