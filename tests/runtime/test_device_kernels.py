@@ -1,6 +1,6 @@
 """Device kernels against the host's loops: torch's own here, triton's in the interpreter.
 
-A seeded tenth of what `benchmarks/device_gate.py` draws.
+A seeded part of what `benchmarks/device_gate.py` draws.
 """
 
 from __future__ import annotations
