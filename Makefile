@@ -68,7 +68,7 @@ $(VENV)/.demo: $(VENV)/.light
 
 # TorchRec asks for the CUDA build of fbgemm, so it is installed without its needs.
 $(VENV)/.dev: $(VENV)/.light
-	$(PIP) -e '.[dev,report,dask,torch]' torch==2.13.0
+	$(PIP) -e '.[dev,report,dask,torch,cuda]' torch==2.13.0
 	$(PIP) fbgemm-gpu-cpu tensordict torchmetrics tqdm pyre-extensions
 	$(PIP) --no-deps torchrec
 	@touch $@

@@ -20,13 +20,14 @@ RUNTIME_ORDER = [
     {"store"},
     {"exchange"},
     {"agreement", "dense_time", "engine", "groups", "optim", "options", "torch_optimizers"},
+    {"device"},
     {
         "blocks", "copies", "keyed", "logical", "lookup", "module", "modules", "pipeline",
         "row_gradient", "row_optimizer", "together", "traced", "unsharded",
     },
     {"checkpoint"},
 ]  # fmt: skip
-HEAVY = {"torch", "torchrec", "pyarrow", "numba", "scipy", "pydantic", "numpy"}
+HEAVY = {"torch", "triton", "torchrec", "pyarrow", "numba", "scipy", "pydantic", "numpy"}
 
 
 def test_all_public_names_exist_and_are_listed() -> None:

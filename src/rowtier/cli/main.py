@@ -1,7 +1,8 @@
 """`rowtier`: the commands, and how errors leave the program.
 
 Exit codes: 0 done, 2 a mistake the user can fix or a machine that lacks something, 3 no placement
-fits, 130 stopped (Ctrl-C or SIGTERM); 1 is a bug in rowtier, or a reader of its output that left.
+fits, 130 stopped (Ctrl-C or SIGTERM); 1 is a bug in rowtier (`doctor` found one, too), or a reader
+of its output that left.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rowtier.cli import (
     calibrate,
     compare,
     diff,
+    doctor,
     explain,
     export,
     plan,
@@ -62,6 +64,7 @@ app.command("diff", rich_help_panel="3 Answers")(diff.command)
 app.command("report", rich_help_panel="3 Answers")(report.command)
 app.command("export", rich_help_panel="4 Files")(export.command)
 app.command("validate", rich_help_panel="4 Files")(validate.command)
+app.command("doctor", rich_help_panel="5 Machine")(doctor.command)
 
 
 def _version(asked: bool) -> None:
