@@ -95,20 +95,6 @@ def test_what_goes_wrong_is_told_apart(
     assert len(found) == (1 if lost else 2)  # the next child goes on behind it
 
 
-def test_what_is_slow_once_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow = [True, False]
-
-    def does(*_: object) -> None:
-        while slow and slow.pop(0):
-            time.sleep(30)
-
-    monkeypatch.setitem(targets.TARGETS, "texts", does)
-    monkeypatch.setattr(judge, "LONGEST_S", 0.3)
-    (tmp_path / "corpus" / "texts").mkdir(parents=True)
-    found = judge.judge(Case("texts", ()), tmp_path / "work", tmp_path / "corpus")
-    assert found.what == "done"
-
-
 def test_a_seed_draws_the_same_cases_and_another_draws_others(tmp_path: Path) -> None:
     for base in ("tables", "cluster", "constraints", "texts", "options", "tsv", "npz", "parquet"):
         (tmp_path / base).mkdir()

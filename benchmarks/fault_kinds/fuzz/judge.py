@@ -43,12 +43,7 @@ class Outcome:
 
 
 def judge(case: Case, work: Path, corpus: Path) -> Outcome:
-    """Run a case in a folder of its own; what takes too long does so twice, or others did."""
-    found = _judged(case, work, corpus)
-    return _judged(case, work, corpus) if found.what == "hang" else found
-
-
-def _judged(case: Case, work: Path, corpus: Path) -> Outcome:
+    """Run a case in a folder of its own."""
     shutil.rmtree(work, ignore_errors=True)
     shutil.copytree(corpus / case.base, work)
     if case.base not in ("texts", "options"):
