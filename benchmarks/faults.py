@@ -75,7 +75,7 @@ KINDS = {
     "pairs": FaultKind("pairs", 200),
     "environments": FaultKind("environments", 60),
     "save-overhead": FaultKind("save_overhead", 20),
-    "step-overhead": FaultKind("step_overhead", 300),
+    "step-overhead": FaultKind("step_overhead", 1_200),
 }
 
 

@@ -8,8 +8,7 @@ anew. `step_noise` is what the same reckoning finds between the two steps with a
 turn, where there is nothing to find. Time on the processor is there, too.
 
 Agreement takes the same time of any step, so the figure hangs on how long a step is: it is that of
-runtime_step.py's pooled step, and `small_…` that of one with fewer, shorter tables and a quarter of
-the samples, where it weighs most.
+a small one, where it weighs most; `pooled_…` is that of runtime_step.py's pooled step.
 """
 
 from __future__ import annotations
@@ -55,10 +54,10 @@ _SAMPLES = 1000  # of turns, to see how far the median is sure
 def run(
     count: int, seed: int = 0, progress: Callable[[float], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Measure so many turns of the pooled step, and four times as many of the small one."""
-    pooled = _measured(POOLED, count, seed, lambda share: progress(share / 2))
-    small = _measured(SMALL, 4 * count, seed, lambda share: progress((1 + share) / 2))
-    return pooled | {f"small_{name}": value for name, value in small.items()}
+    """Measure so many turns of the small step, and a quarter as many of the pooled one."""
+    small = _measured(SMALL, count, seed, lambda share: progress(share / 2))
+    pooled = _measured(POOLED, -(-count // 4), seed, lambda share: progress((1 + share) / 2))
+    return small | {f"pooled_{name}": value for name, value in pooled.items()}
 
 
 def _measured(

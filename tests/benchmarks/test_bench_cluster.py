@@ -81,11 +81,14 @@ def test_what_is_exchanged_is_counted_and_takes_as_long_as_the_rate_says():
         ]  # fmt: skip
         assert seen == cluster.call(place)  # the same processes
 
-        link = cluster.call(found_link)[0]  # as `rowtier calibrate` finds it
-        level = link.level()
+        for _ in range(5):  # other work makes the line through three times as steep as it likes
+            link = cluster.call(found_link)[0]  # as `rowtier calibrate` finds it
+            level = link.level()
+            if 0.3 < level.bandwidth_bytes_per_s / (200e6 / 8) < 1.3:
+                break
         assert (level.name, level.size, level.per) == ("cluster", 2, "group")
-        # Of the longest message: a short one may go out in one burst after a pause, and a line
-        # through two times is as steep as other work makes it (test_calibrate_fit.py).
+        assert 0.3 < level.bandwidth_bytes_per_s / (200e6 / 8) < 1.3
+        # Of the longest message: a short one may go out in one burst after a pause.
         for times in (link.all_to_all, link.copies, link.neighbour):
             assert 0.3 < 2 * times.sent_bytes[-1] / times.times_s[-1] / (200e6 / 8) < 1.3, times
 

@@ -21,6 +21,7 @@ pytest.importorskip("torch")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 PATIENCE_S = 600
+MEASURED = 3  # times at most: one short pass on a busy machine may explain all by other things
 
 
 def under_torchrun(
@@ -53,8 +54,6 @@ def assert_work(work: dict[str, Any], cluster: Cluster) -> None:
     assert ways == set(WAYS)
     assert all(step["time_s"] > 0 and step["known_s"] > 0 for step in work["steps"])
     assert 0 <= work["hidden"] <= 1
-    # Which of them one short pass on a busy machine explains the time by is chance; that times
-    # without noise give every coefficient back is shown in test_calibrate_work.py.
     assert not cluster.work.is_free
     found = list(work["seconds"].values())
     assert all(seconds >= 0 and math.isfinite(seconds) for seconds in found)
@@ -76,10 +75,14 @@ def test_under_torchrun_it_writes_a_node_that_can_be_planned_on(
     tmp_path: Path, processes: int
 ) -> None:
     output = tmp_path / "cluster.yaml"
-    done = under_torchrun(processes, output, "--memory", "4GiB", "--quick", "--json")
-    assert done.returncode == 0, done.stderr
-    facts = facts_in(done.stdout)
-    cluster = Cluster.load(output)
+    for _ in range(MEASURED):
+        done = under_torchrun(processes, output, "--memory", "4GiB", "--quick", "--json")
+        assert done.returncode == 0, done.stderr
+        facts = facts_in(done.stdout)
+        cluster = Cluster.load(output)
+        if cluster.work.round_s > 0 or cluster.work.step_s > 0:
+            break
+    assert cluster.work.round_s > 0 or cluster.work.step_s > 0
     assert facts["cluster"] == cluster.to_data()
     assert [(level.name, level.size) for level in cluster.levels] == [("node", processes)]
     assert cluster.device.tiers[0].capacity_bytes == 2**32 // processes
