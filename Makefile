@@ -5,7 +5,9 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt
 INPUTS := pyproject.toml constraints.txt src/rowtier/__init__.py
 
-.PHONY: help install check format test fuzz demo bench results results-quick results-accept docs clean
+TESTS  ?= tests
+
+.PHONY: help install check format quick test coverage fuzz demo package site bench results results-quick results-accept docs clean
 
 help:     ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -23,14 +25,33 @@ format: $(VENV)/.dev  ## mend what can be mended
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+quick: $(VENV)/.dev  ## the tests that take no processes, browsers or long drawings
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not slow"
+
 test: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Figures count even if a test does not hold while it is watched.
+coverage: $(VENV)/.dev  ## what no test runs, TESTS=tests/cost for a part; writes coverage.json
+	$(BIN)/coverage erase
+	-$(BIN)/coverage run -m pytest -n 2 --dist loadgroup $(TESTS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage json --quiet
+	$(BIN)/coverage report
+	$(BIN)/python benchmarks/house.py
 
 fuzz: $(VENV)/.dev  ## ten thousand broken files and options, two minutes; SEED=7 for others
 	PYTHONPATH=benchmarks $(BIN)/python -m fault_kinds.fuzz --count 10000
 
 demo: $(VENV)/.demo  ## from a workload to placements, a report and a training run
 	$(BIN)/python examples/demo.py
+
+package: $(VENV)/.dev  ## build and install the wheel in every Python found, types for 3.10 and 3.13
+	$(BIN)/python benchmarks/installs.py
+
+site: $(VENV)/.dev  ## the documentation as a site in site/, with search; fails at a broken link
+	$(BIN)/mkdocs build --quiet
+	$(BIN)/python docs/check_site.py site
 
 bench: $(VENV)/.dev  ## run every benchmark, keep the JSON in benchmarks/results/
 	$(BIN)/python benchmarks/run_all.py
@@ -50,7 +71,8 @@ docs: $(VENV)/.dev  ## write the generated pages anew
 	$(BIN)/python docs/make_results.py
 
 clean:    ## remove what the other targets made
-	rm -rf $(VENV) demo dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) demo dist site .coverage* coverage.json
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -102,10 +102,9 @@ def train(model: Model, data: ParquetBatches, args: argparse.Namespace) -> Itera
             optimizer.step()
             model.embeddings.optimizer.step()
             yield loss.item()
-            if (batch.number + 1) % args.save_every == 0:
-                save_checkpoint(
-                    args.checkpoints, **parts, data=data.state_dict(done=batch.number + 1)
-                )
+            done = batch.number + 1
+            if done % args.save_every == 0:
+                save_checkpoint(args.checkpoints, **parts, data=data.state_dict(done=done))
 
 
 def main() -> None:
