@@ -6,7 +6,8 @@ Drawn cases of every operation run through triton's interpreter against the host
 target, with and without aligned arguments: `compile_failures`, `spills`, `approximate_ops` (roots
 and divisions in PTX that are not rounded to the nearest, numbers flushed to zero), `fused_ops`
 (multiply-adds rounded once), `address_overflows` (products of 32 bits in TTIR). `plain_mismatches`
-are of torch's own operations against the host's. None of it has run on a GPU, and nothing is timed.
+are of torch's own operations against the host's, `pretend_mismatches` of the same on a pretend
+accelerator, which refuses tensors of the host. None of it has run on a GPU, and nothing is timed.
 """
 
 from __future__ import annotations
@@ -17,16 +18,20 @@ from _form import Measured, run
 
 NONE = (
     "compile_failures", "spills", "approximate_ops", "fused_ops", "address_overflows",
-    "interpreter_mismatches", "plain_mismatches", "races", "out_of_bounds",
+    "interpreter_mismatches", "plain_mismatches", "pretend_mismatches", "races", "out_of_bounds",
 )  # fmt: skip
 GOALS: Any = {"interpreter_cases": (">=", 200), **dict.fromkeys(NONE, ("<=", 0))}
-CASES = {"interpreter": 1400, "plain": 1400}  # 100 of every operation: all variants are seen
+CASES = {
+    "interpreter": 1400,
+    "plain": 1400,
+    "pretend": 700,
+}  # 100 of every operation: all variants are seen
 MOST_SHOWN = 50
 
 
 def measure(quick: bool) -> Measured:
     """Draw, run and compile."""
-    from rowtier.runtime.device import checks, compiling, interpreted
+    from rowtier.runtime.device import checks, compiling, interpreted, pretend
     from rowtier.runtime.device.plain import PlainKernels
     from rowtier.runtime.device.protocol import OPERATIONS
 
@@ -34,6 +39,7 @@ def measure(quick: bool) -> Measured:
     ran = interpreted.run_interpreter(CASES["interpreter"] // share)
     cases = list(checks.draw_cases(CASES["plain"] // share, seed=1))
     plain = [said for case in cases if (said := case.differs(PlainKernels()))]
+    pretended = pretend.run_pretend(CASES["pretend"] // share, seed=1)
     made = compiling.compile_all(ran.variants)
     figures: dict[str, float] = {
         "operations": len(OPERATIONS),
@@ -53,8 +59,10 @@ def measure(quick: bool) -> Measured:
         "out_of_bounds": len(ran.outside),
         "plain_cases": len(cases),
         "plain_mismatches": len(plain),
+        "pretend_cases": pretended.cases,
+        "pretend_mismatches": len(pretended.mismatches),
     }
-    troubles = [*ran.troubles, *plain, *made.troubles]
+    troubles = [*ran.troubles, *plain, *pretended.mismatches, *made.troubles]
     return Measured([{"trouble": said} for said in troubles[:MOST_SHOWN]], figures)
 
 
