@@ -26,6 +26,7 @@ MOST_COLUMNS = 2**16  # of a table; a row and its optimizer state then take 2²�
 MOST_TABLES = 2**16
 MOST_FEATURES = 2**12  # of a table
 MOST_BATCH = 2**30  # samples of a device and step; those of all devices are 2⁴⁶
+MOST_OCCURRENCES = 2**16 - 1  # that a counter of a sketch can hold
 MOST_COUNT = 2**53  # of samples, lookups and the like: as far as floats are exact
 MOST_SEED = 2**63 - 1
 MOST_DEVICES = 2**16
@@ -154,6 +155,7 @@ Seconds = Annotated[
     PlainSerializer(units.spell_seconds, when_used="json"),
 ]
 Count = Annotated[int, _count(0, MOST_COUNT, "0, 4096 or 80M")]
+Occurrences = Annotated[int, _count(1, MOST_OCCURRENCES, "3 or 100")]
 PositiveCount = Annotated[int, _count(1, MOST_COUNT, "4096 or 80M")]
 Seed = Annotated[int, _count(0, MOST_SEED, "0 or 4096")]
 Rows = Annotated[int, _count(0, MOST_ROWS, "0, 4096 or 80M")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from pydantic import Field, model_validator
 
@@ -15,6 +15,7 @@ from rowtier.fields import (
     BatchSize,
     Columns,
     Name,
+    Occurrences,
     PositiveCount,
     PositiveRows,
     Rows,
@@ -28,11 +29,19 @@ DType = Literal["fp32", "fp16", "bf16"]
 Pooling = Literal["sum", "mean", "none"]
 Weights = Literal["given", "learned"]
 Exchange = Literal["rows", "sums"]
-IdMapping = Literal["as_is", "modulo", "hash", "hashed", "vocabulary"]
+IdMapping = Literal["as_is", "modulo", "hash", "hashed", "vocabulary", "grow"]
+Evict = Literal["lru", "lfu", "never"]
 OutOfRange = Literal["error", "clip", "drop", "hash"]
 Optimizer = Literal["sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw"]
 
 EXCHANGES: tuple[Exchange, ...] = ("rows", "sums")
+# Keys that only some tables have, which, and what they are elsewhere.
+_ONLY: tuple[tuple[str, tuple[IdMapping, ...], object], ...] = (
+    ("min_count", ("vocabulary",), 1),
+    ("num_shared", ("vocabulary", "grow"), 1),
+    ("admit_after", ("grow",), 1),
+    ("evict", ("grow",), "never"),
+)
 _ITEM_BYTES: Mapping[str, int] = {"fp32": 4, "fp16": 2, "bf16": 2}
 # Numbers beside each weight; row-wise Adagrad has one beside each row.
 _STATE_PER_WEIGHT: Mapping[str, int] = {
@@ -61,6 +70,8 @@ class Table(Noun):
     on_out_of_range: OutOfRange = "error"  # what becomes of an id that has no row
     min_count: PositiveCount = 1  # of a vocabulary: rarer ids get no row of their own
     num_shared: Rows = 1  # of a vocabulary: the last rows, which all other ids share
+    admit_after: Occurrences = 1  # of a growing one: rarer ids get no row yet
+    evict: Evict = "never"  # whose row a new id gets when no row of a growing table is free
 
     @classmethod
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
@@ -72,6 +83,17 @@ class Table(Noun):
             hint = "lookups of a table that is not pooled have no weights; drop it, or pool"
             yield Mistake("weights", "learned", hint)
         yield from _vocabulary_mistakes(data)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _capacity_is_rows(cls, data: Any) -> Any:
+        """A growing table may call its rows a capacity."""
+        if isinstance(data, Mapping) and data.get("ids") == "grow" and "capacity" in data:
+            rest = {key: value for key, value in data.items() if key != "capacity"}
+            if "num_embeddings" in rest:
+                raise ValueError("capacity is the same as num_embeddings: give one of both")
+            return {"num_embeddings": data["capacity"], **rest}
+        return data
 
     @model_validator(mode="after")
     def _refuse_too_many_bytes(self) -> Table:
@@ -95,6 +117,21 @@ class Table(Noun):
     def exchanges(self) -> tuple[Exchange, ...]:
         """What may travel from owners to readers."""
         return EXCHANGES if self.why_rows is None else ("rows",)
+
+    @property
+    def has_vocabulary(self) -> bool:
+        """Whether ids get a row each by a vocabulary: a fixed one, or one that grows."""
+        return self.ids in ("vocabulary", "grow")
+
+    @property
+    def grows(self) -> bool:
+        """Whether ids get rows while training."""
+        return self.ids == "grow"
+
+    @property
+    def least_count(self) -> int:
+        """Lookups that an id of the profiled data needs for a row of its own."""
+        return self.admit_after if self.grows else self.min_count
 
     @property
     def num_own(self) -> int:
@@ -168,20 +205,31 @@ class Table(Noun):
 
 
 def _vocabulary_mistakes(data: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Settings that only a vocabulary has, and one that it cannot have."""
-    if data.get("ids", "as_is") != "vocabulary":
-        for key in ("min_count", "num_shared"):
-            if key in data and whole_number(data[key]) not in (1, None):
-                hint = "is for a vocabulary; drop it, or write `ids: vocabulary`"
-                yield Mistake(key, data[key], hint)
+    """Settings that only vocabularies have, and some that they cannot have."""
+    ids = data.get("ids", "as_is")
+    for key, kinds, plain in _ONLY:
+        if ids not in kinds and key in data and _plain(data[key]) not in (plain, None):
+            written = " or ".join(f"`ids: {kind}`" for kind in kinds)
+            hint = f"is for a vocabulary; drop it, or write {written}"
+            yield Mistake(key, data[key], hint)
+    if ids not in ("vocabulary", "grow"):
         return
-    rows, shared = whole_number(data.get("num_embeddings")), whole_number(data.get("num_shared", 1))
+    given, shared = data.get("num_embeddings"), whole_number(data.get("num_shared", 1))
+    rows = whole_number(data.get("capacity", given) if ids == "grow" else given)
     if rows is not None and shared is not None and shared >= rows:
         hint = f"must be less than num_embeddings, {rows}: ids need rows of their own"
         yield Mistake("num_shared", shared, hint)
-    if data.get("on_out_of_range") == "clip":
+    if ids == "grow" and shared == 0:
+        hint = "must be 1 or more: ids without a row of their own need one to share"
+        yield Mistake("num_shared", 0, hint)
+    if ids == "vocabulary" and data.get("on_out_of_range") == "clip":
         hint = "an id that is not in a vocabulary has no nearest row; write error, drop or hash"
         yield Mistake("on_out_of_range", "clip", hint)
+
+
+def _plain(value: object) -> object:
+    """A value as it compares with a default; None if its field reports it."""
+    return value if value in get_args(Evict) else whole_number(value)
 
 
 class _EnumMember(Protocol):

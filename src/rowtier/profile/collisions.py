@@ -23,7 +23,7 @@ def sharing_ids(stats: TableStats) -> int:
     """Ids that share their row with another; exact for hashes that are known."""
     distinct, table = stats.distinct_ids, stats.table
     assert distinct is not None
-    if table.ids == "vocabulary":
+    if table.has_vocabulary:
         assert stats.counts is not None
         own = int(np.count_nonzero(stats.counts.rows < table.num_own))  # a row for each id
         return sharing_by_chance(max(0, distinct.count - own), table.num_shared)

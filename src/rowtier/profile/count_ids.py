@@ -51,7 +51,7 @@ class IdCounter:
 
     def finish(self) -> Vocabulary:
         """The vocabulary: ids that are seen often enough, hottest first."""
-        least, most = self._table.min_count, self._table.num_own
+        least, most = self._table.least_count, self._table.num_own
         if self._words:
             return Vocabulary(*self._words.hottest(least, most))
         return Vocabulary(*self._numbers.hottest(least, most, self._unsigned))
@@ -167,8 +167,8 @@ class WordCounts:
 def build_vocabularies(
     source: Source, tables: Tables, progress: Progress | None = None
 ) -> dict[str, Vocabulary]:
-    """Read the data once, and give every table with `ids: vocabulary` one."""
-    wanted = [table for table in tables if table.ids == "vocabulary"]
+    """Read the data once, and give every table that takes ids by one its vocabulary."""
+    wanted = [table for table in tables if table.has_vocabulary]
     if not wanted:
         return {}
     _refuse_single_use(source, wanted[0])
@@ -190,7 +190,7 @@ def build_vocabularies(
 
 def given_vocabularies(given: StrPath | Vocabularies, tables: Tables) -> dict[str, Vocabulary]:
     """The vocabularies of tables from an earlier profile or plan folder, or as they are."""
-    wanted = [table for table in tables if table.ids == "vocabulary"]
+    wanted = [table for table in tables if table.has_vocabulary]
     if not isinstance(given, Mapping):
         if not Path(given).is_dir():
             raise UserError(f"{given}: there is no such folder; give that of a profile or a plan")
@@ -212,7 +212,7 @@ def vocabularies_for(
     """The vocabularies that tables ask for, and how the counting that follows tells progress."""
     if given is not None:
         return given_vocabularies(given, tables), progress
-    if progress is None or all(table.ids != "vocabulary" for table in tables):
+    if progress is None or not any(table.has_vocabulary for table in tables):
         return build_vocabularies(source, tables), progress
     found = build_vocabularies(source, tables, lambda share: progress(share / 2))
     return found, lambda share: progress(0.5 + share / 2)

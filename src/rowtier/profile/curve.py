@@ -98,8 +98,8 @@ class Curve:
         )
         return min(low, share), max(high, share)
 
-    def mistakes(self, num_embeddings: int) -> Iterator[Mistake]:
-        """What is wrong with the curve of a table with this many rows."""
+    def mistakes(self, num_embeddings: int, *, falling: bool = True) -> Iterator[Mistake]:
+        """What is wrong with the curve of a table with this many rows; heat must be `falling`."""
         if len(self.stops) != len(self.lookups):
             yield Mistake("stop", len(self.stops), "needs as many entries as lookups")
             return
@@ -119,7 +119,7 @@ class Curve:
             yield Mistake("once", None, "must be above zero, and at most one, in every bucket")
         if not (np.isfinite(self.lookups).all() and (self.lookups > 0).all()):
             yield Mistake("lookups", None, "must be finite and above zero in every bucket")
-        elif (self.widths > 0).all():
+        elif falling and (self.widths > 0).all():
             heat = self.lookups / self.widths
             if (np.diff(heat) > 1e-9 * heat[:-1]).any():
                 yield Mistake("lookups", None, "buckets must be ordered, hottest rows first")

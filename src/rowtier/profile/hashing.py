@@ -71,6 +71,12 @@ def string_parts(values: Any) -> tuple[Ints, Bytes]:
     return edges, np.frombuffer(data, dtype=np.uint8)
 
 
+def strings_of(starts: Ints, data: Bytes) -> pa.Array:
+    """The Arrow array of strings that has these parts."""
+    buffers = [None, pa.py_buffer(starts.tobytes()), pa.py_buffer(data.tobytes())]
+    return pa.Array.from_buffers(pa.large_string(), len(starts) - 1, buffers)
+
+
 @compiled
 def _word(data: Bytes, at: int, size: int) -> np.uint64:
     """Some bytes as a little-endian number."""

@@ -109,7 +109,7 @@ def unchecked_rows(
     `hashes` are those of `id_hashes`, if they are known.
     """
     strings = _check_kind(table, values, where)
-    if table.ids == "vocabulary":
+    if table.has_vocabulary:
         return _vocabulary_rows(table, values, vocabulary, where, hashes)
     if table.ids == "hash":
         found = id_hashes(table, values) if hashes is None else hashes
@@ -297,7 +297,7 @@ def _check_kind(table: Table, values: IdValues, where: Where) -> bool:
     """Whether ids are strings; a table that cannot take them refuses."""
     if isinstance(values, np.ndarray):
         return False
-    if table.ids in ("hash", "vocabulary"):
+    if table.ids in ("hash", "vocabulary", "grow"):
         return True
     example = values[0].as_py() if len(values) else ""
     raise UserError(

@@ -169,7 +169,7 @@ def _percent(share: float) -> str:
 def _shared(stats: TableStats) -> float | None:
     """The share of lookups on ids that the table's vocabulary has no row for."""
     counts = stats.counts
-    if counts is None or stats.table.ids != "vocabulary" or not stats.lookups:
+    if counts is None or not stats.table.has_vocabulary or not stats.lookups:
         return None
     return float(counts.counts[counts.rows >= stats.table.num_own].sum() / stats.lookups)
 

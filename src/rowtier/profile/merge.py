@@ -38,7 +38,7 @@ def merge_profiles(profiles: Iterable[Profile]) -> Profile:
     if len(parts) == 1:
         return first
     columns = zip(*(part.stats for part in parts), strict=True)
-    return replace(first, stats=tuple(_merge_table(column) for column in columns))
+    return replace(first, stats=tuple(merge_tables(column) for column in columns))
 
 
 def join_passes(passes: Sequence[Profile]) -> Profile:
@@ -60,7 +60,8 @@ def _join_table(parts: Sequence[TableStats]) -> TableStats:
     )
 
 
-def _merge_table(parts: Sequence[TableStats]) -> TableStats:
+def merge_tables(parts: Sequence[TableStats]) -> TableStats:
+    """Add up statistics of one table, of parts of the same data whose rows are known."""
     table = parts[0].table
     counts = merged_rows([p.counts for p in parts if p.counts is not None], table.num_embeddings)
     columns = zip(*(part.features for part in parts), strict=True)

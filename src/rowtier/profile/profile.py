@@ -125,6 +125,7 @@ class TableStats:
     windows: Windows | None = None  # None where samples in between are missing
     horizon: float = 1.0  # how far ahead to look, in lengths of the data
     vocabulary: Vocabulary | None = None  # where ids become rows by one
+    arranged: bool = False  # by positions in another order than that of heat: see arranged.py
 
     @classmethod
     def counted(
@@ -213,6 +214,20 @@ class TableStats:
         """Rows that the data never touched."""
         return self.table.num_embeddings - self.touched
 
+    def to_curve(self) -> TableStats:
+        """The same statistics without rows."""
+        return TableStats(
+            self.table,
+            self.samples,
+            self.features,
+            self.curve,
+            seen_rows=self.touched,
+            ladder=self.distinct_rows,
+            held=self.rows_held,
+            horizon=self.horizon,
+            arranged=self.arranged,
+        )
+
     def mistakes(self) -> Iterator[Mistake]:
         """What does not fit together."""
         wanted = list(self.table.features)
@@ -229,7 +244,7 @@ class TableStats:
         shape = list(
             self.counts.mistakes(self.table.num_embeddings)
             if self.counts is not None
-            else self.curve.mistakes(self.table.num_embeddings)
+            else self.curve.mistakes(self.table.num_embeddings, falling=not self.arranged)
         )
         shape += self._mistakes_in_time()
         if self.touched > self.table.num_embeddings:
@@ -285,6 +300,8 @@ class TableStats:
         facts: dict[str, Any] = {"samples": self.samples, "touched": self.touched}
         if self.rows_held != self.lookups:
             facts["rows_held"] = self.rows_held
+        if self.arranged:
+            facts["arranged"] = True
         if self.distinct_ids is not None:
             facts["distinct_ids"] = self.distinct_ids.count
             facts["distinct_ids_exact"] = self.distinct_ids.exact
@@ -304,6 +321,13 @@ class Profile:
     batch_size: int
     stats: tuple[TableStats, ...]
     batches: Batches = "shuffled"  # or of neighbouring samples: what a step is expected to hold
+
+    def __repr__(self) -> str:
+        samples = max((s.samples for s in self.stats), default=0)
+        return (
+            f"<Profile: {len(self.stats)} tables ({self.form}), {samples:,} samples, batches of "
+            f"{self.batch_size:,}>"
+        )
 
     @property
     def horizon(self) -> float:
@@ -332,20 +356,7 @@ class Profile:
 
     def to_curve(self) -> Profile:
         """The same statistics without rows, small enough to travel inside a plan."""
-        curves = tuple(
-            TableStats(
-                s.table,
-                s.samples,
-                s.features,
-                s.curve,
-                seen_rows=s.touched,
-                ladder=s.distinct_rows,
-                held=s.rows_held,
-                horizon=s.horizon,
-            )
-            for s in self.stats
-        )
-        return replace(self, stats=curves)
+        return replace(self, stats=tuple(stats.to_curve() for stats in self.stats))
 
     @cached_property
     def fingerprint(self) -> str:

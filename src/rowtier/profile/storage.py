@@ -71,6 +71,7 @@ class _Facts(Noun):
     distinct_ids: Count | None = None
     distinct_ids_exact: bool | None = None
     rows_held: Count | None = None
+    arranged: bool = Field(default=False, strict=True)  # by another order than that of heat
     vocabulary: str | None = None  # its fingerprint
     features: tuple[FeatureStats, ...]
     time: TimeFacts | None = None
@@ -262,7 +263,7 @@ def _read_distinct(path: Path) -> DistinctIds:
 
 def _read_vocabulary(path: Path, table: Table, facts: _Facts, needed: bool) -> Vocabulary | None:
     """The vocabulary of a table that has one; parts of a profile need none of their own."""
-    if facts.vocabulary is None and not (needed and table.ids == "vocabulary"):
+    if facts.vocabulary is None and not (needed and table.has_vocabulary):
         return None
     from rowtier.profile.vocabulary import read_vocabulary
 
@@ -332,6 +333,7 @@ def _read_curves(path: Path, file: _ProfileFile) -> Iterator[dict[str, Any]]:
             "bucketed": Curve(*curve.values()),
             "seen_rows": facts.touched,
             "held": facts.rows_held,
+            "arranged": facts.arranged,
         }
         rungs = rungs_of.get(table.name)
         if rungs is not None and len(rungs["samples"]):
