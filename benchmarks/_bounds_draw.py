@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -21,6 +21,7 @@ from rowtier import (
 )
 from rowtier.band import Bands
 from rowtier.plan.constraints import Constraints
+from rowtier.plan.serving import seen_as
 from rowtier.work import Work
 
 MOST_DEVICES = 12
@@ -53,6 +54,12 @@ def draw_instance(random: np.random.Generator) -> Instance:
     constraints = _pins(profile, cluster, random) if random.random() < PINNED else Constraints()
     dense_s = 10 ** random.uniform(-6, -3) if random.random() < HIDING else 0.0
     return Instance(profile, cluster, PlanOptions(constraints=constraints, dense_s=dense_s))
+
+
+def serving(instance: Instance) -> Instance:
+    """The same problem on a cluster that only reads."""
+    options = instance.options.model_copy(update={"serve": True, "dense_s": 0.0})
+    return replace(instance, profile=seen_as(instance.profile, options), options=options)
 
 
 def _pins(profile: Profile, cluster: Cluster, random: np.random.Generator) -> Constraints:

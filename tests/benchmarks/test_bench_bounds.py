@@ -12,12 +12,23 @@ sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from _bounds_brute import best_of_all, ways_of
 from _bounds_classes import CLASSES, held
-from _bounds_draw import draw_instance, draw_tiny, hand_made
+from _bounds_draw import draw_instance, draw_tiny, hand_made, serving
 from _bounds_edits import best_edit, load_of
 from _bounds_monotone import improved
 from _bounds_plans import cost_of, draw_band, draw_plan, legal_cost, uniform_plans
 from _bounds_run import in_processes, mixed
-from bounds import GOALS, drawn_row, hand_row, measure, planned, rows_of, tiny_row
+from bounds import (
+    BROKEN,
+    GOALS,
+    OPTIMAL,
+    drawn_row,
+    hand_row,
+    look_at,
+    measure,
+    planned,
+    rows_of,
+    tiny_row,
+)
 
 from rowtier import Band, Cluster
 from rowtier.cost.load import total_load
@@ -30,6 +41,34 @@ def test_no_plan_is_below_the_bound_over_everything() -> None:
     assert sum(row["plans"] for row in rows) > 500
     assert sum(row["edit_gain"] is not None for row in rows) == 3
     assert [row["broken"] for row in rows] == [0] * len(rows)
+
+
+def test_no_plan_reads_faster_than_the_bound_of_one_that_serves() -> None:
+    seen = 0
+    for seed in range(20_001, 20_004):
+        random = np.random.default_rng(seed)
+        instance = serving(draw_instance(random))
+        plan = planned(instance)
+        if plan is not None:
+            assert plan.certificate is not None
+            assert plan.certificate.view == "read-only"
+            row = look_at(f"serving {seed}", instance, plan, random)
+            assert (row["broken"], row["not_proved"]) == (0, False)
+            seen += row["plans"]
+    assert seen > 100
+
+
+def test_tiny_plans_that_serve_are_the_best_of_all() -> None:
+    best = []
+    for seed in range(6):
+        instance = serving(draw_tiny(np.random.default_rng(seed)))
+        plan = planned(instance)
+        assert plan is not None
+        assert plan.certificate is not None
+        found = best_of_all(instance, plan.certificate.objective)
+        assert found.step_s >= plan.certificate.bound * (1 - BROKEN)
+        best.append(plan.certificate.objective <= found.step_s * (1 + OPTIMAL))
+    assert all(best)
 
 
 def test_servers_beside_devices_stay_above_the_bound() -> None:

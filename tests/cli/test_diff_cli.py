@@ -37,7 +37,7 @@ def test_machines_get_all_figures(tmp_path: Path) -> None:
     assert len(facts["tables"]) == 5
     assert len(facts["holders"]) == 16
     assert facts["moved_bytes"] == sum(h["received_bytes"] for h in facts["holders"])
-    assert facts["move_s"] == pytest.approx(facts["links_s"] + facts["memory_s"])
+    assert facts["move_s"] == pytest.approx(facts["links_s"] + facts["memory_s"] + facts["work_s"])
 
 
 def test_the_same_plan_says_that_nothing_moves(tmp_path: Path) -> None:

@@ -241,6 +241,15 @@ def test_a_plan_from_a_curve_has_no_row_order() -> None:
         plan.rows_in_order("t0")
 
 
+def test_a_plan_and_a_profile_show_themselves_in_a_line() -> None:
+    profile = _profile([100, 100])
+    plan = make_plan(profile, _cluster(10**6, 10**6), "joint")
+    assert repr(profile).startswith("<Profile: 2 tables (counted), ")
+    assert repr(plan).startswith("<Plan: joint, 2 tables in ")
+    assert repr(plan).endswith(f"gap {plan.certificate.gap:.2%}>")  # type: ignore[union-attr]
+    assert max(len(repr(profile)), len(repr(plan))) <= 100
+
+
 def test_an_unknown_method_lists_the_known_ones() -> None:
     with pytest.raises(UserError, match="row-wise, row-wise-coalesced, table-wise, size"):
         make_plan(_profile([10]), _cluster(1000, 1000), "best")

@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import html
 import json
 import re
 import sys
@@ -12,11 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 from cli.run import run
+from evaluate.drifting import machine, planned
+from evaluate.drifting import profile as moving
 from report.report_cases import EVIL, cluster, plan, profile
 
 import rowtier
 from rowtier.band import Band
 from rowtier.cost.step import step_cost
+from rowtier.evaluate.drift import drift
 from rowtier.evaluate.phrases import prices
 from rowtier.evaluate.words import cuts, home, numbers, placement
 from rowtier.plan.make import make_plan
@@ -293,3 +297,23 @@ def test_charts_are_drawn_for_names_that_every_object_has(chart: str) -> None:
         spec |= {"datasets": {"sheet": rows}, "width": 400}
         drawn.append(vl_convert.vegalite_to_svg(spec).count('aria-roledescription="bar"'))
     assert drawn[0] == drawn[1] > 4
+
+
+def test_newer_data_has_a_part_of_the_page(tmp_path: Path) -> None:
+    old = planned(moving(0, 0), machine("6KiB"))
+    found = drift(old, moving(150, 0), stop=lambda: True)
+    page = rowtier.make_report(old, baselines=False, drift=found).html
+    text = " ".join(re.sub("<[^>]*>", " ", html.unescape(page)).split())
+    assert found.verdict[1:] in text
+    assert all(said in text for said in found.says)
+    sheet = json.loads(packed(page, "data"))["sheets"]["drift"]
+    assert [row[0] for row in sheet["rows"]] == ["t0", "t1"]
+    assert 'href="#drift"' in page
+    assert 'href="#drift"' not in rowtier.make_report(old, baselines=False).html
+    old.save(tmp_path / "plan")
+    moving(150, 0).save(tmp_path / "new")
+    output = str(tmp_path / "report.html")
+    more = ("--drift", str(tmp_path / "new"), "--no-baselines")
+    code, _, errors = run("report", str(tmp_path / "plan"), "-o", output, *more)
+    assert (code, errors) == (0, "")
+    assert "On newer data" in Path(output).read_text()

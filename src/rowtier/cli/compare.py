@@ -73,7 +73,8 @@ def command(
 
     loaded, baselines = _sorted_out(plans)
     options = cost_options(next(iter(loaded.values())), ids, weighted, dense)
-    options = options.reading if read_only else options
+    reads = read_only or any(plan.serves for plan in loaded.values())
+    options = options.reading if reads else options
     wishes = {
         "batch_size": batch_size,
         "steps": steps,

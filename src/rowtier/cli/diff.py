@@ -36,7 +36,7 @@ def command(
     show.line(found.verdict)
     for note in found.notes:
         show.line(f"! {note}")
-    if found.move_s:
+    if found.moved_bytes or found.within_bytes.any():
         _levels(found)
         _holders(found, full)
         _tables(found, full)
@@ -55,6 +55,8 @@ def _levels(found: Diff) -> None:
         for level in found.levels
     ]
     rows.append(["memory", "", "", _time(found.memory_s)])
+    if found.work_s:
+        rows.append(["work", "", "", _time(found.work_s)])
     show.table(["where", "moved", "busiest link", "time"], rows)
 
 

@@ -14,10 +14,12 @@ import typer
 
 from rowtier import __version__
 from rowtier.cli import (
+    apply,
     calibrate,
     compare,
     diff,
     doctor,
+    drift,
     explain,
     export,
     plan,
@@ -61,8 +63,10 @@ app.command("replay", rich_help_panel="3 Answers")(replay.command)
 app.command("compare", rich_help_panel="3 Answers")(compare.command)
 app.command("explain", rich_help_panel="3 Answers")(explain.command)
 app.command("diff", rich_help_panel="3 Answers")(diff.command)
+app.command("drift", rich_help_panel="3 Answers")(drift.command)
 app.command("report", rich_help_panel="3 Answers")(report.command)
 app.command("export", rich_help_panel="4 Files")(export.command)
+app.command("apply", rich_help_panel="4 Files")(apply.command)
 app.command("validate", rich_help_panel="4 Files")(validate.command)
 app.command("doctor", rich_help_panel="5 Machine")(doctor.command)
 

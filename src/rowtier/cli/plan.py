@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +13,7 @@ import typer
 
 from rowtier.cli import show
 from rowtier.cli.data_options import BatchesOption, DenseOption, checked_batches
-from rowtier.units import parse_share
+from rowtier.units import parse_bytes, parse_share
 
 if TYPE_CHECKING:
     from rowtier.cluster import Cluster
@@ -30,7 +31,13 @@ CLUSTER_HELP = (
     "torchrec-default, federated-1000, parameter-server or local."
 )
 SEARCH_S = 60.0  # of methods that have no end of their own
+MOVED = "moved"  # what a plan says of its way from an earlier one
 TORCHREC = "torchrec"  # not one of rowtier's planners: it needs TorchRec, and a clock
+
+
+def _budget(text: str) -> int:
+    """Bytes that may move; nothing has no unit."""
+    return 0 if text.strip() == "0" else parse_bytes(text)
 
 
 def command(
@@ -79,12 +86,46 @@ def command(
         Path | None,
         typer.Option(help="A file of pins, bytes to leave free and limits: docs/planning.md."),
     ] = None,
+    serve: Annotated[
+        bool,
+        typer.Option(
+            "--serve",
+            help="For a cluster that only reads: no gradients, no optimizer state, copies that "
+            "never change. joint, recshard, recshard-milp and the baselines can.",
+        ),
+    ] = False,
+    rows_as: Annotated[
+        str | None,
+        typer.Option(
+            "--rows-as",
+            metavar="TYPE",
+            help="With --serve: fp32 or fp16, the type in which rows are kept and sent there; "
+            "without, the tables' own.",
+        ),
+    ] = None,
     fit: Annotated[
         str,
         typer.Option(
             help="What must fit into memory: rows, or all (buffers, outputs and remap tables too)."
         ),
     ] = "rows",
+    old: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="PLAN",
+            help="The plan folder that is in use, with --move-budget: docs/living.md.",
+        ),
+    ] = None,
+    move_budget: Annotated[
+        int | None,
+        typer.Option(
+            parser=_budget,
+            metavar="BYTES",
+            help="With --from: move at most so many bytes, such as 10GiB, to other holders or "
+            "tiers; 0 keeps every row where it is.",
+        ),
+    ] = None,
     json: show.JsonOption = False,
 ) -> None:
     """Place every row of the profile's tables on the cluster."""
@@ -97,6 +138,7 @@ def command(
     from rowtier.plan.constraints import Constraints, over_capacity
     from rowtier.plan.make import planner
     from rowtier.plan.options import PlanOptions
+    from rowtier.plan.plan import Plan
     from rowtier.profile.profile import Profile
     from rowtier.units import show_bytes
 
@@ -106,6 +148,9 @@ def command(
         raise UserError(f"--fit {fit!r}: accepted are rows and all")
     if objective not in ("step", "expected_max"):
         raise UserError(f"--objective {objective!r}: accepted are step and expected_max")
+    if (old is None) != (move_budget is None) or (old is not None and method == TORCHREC):
+        raise UserError("--from PLAN and --move-budget BYTES go together, with rowtier's methods")
+    _check_serving(method, serve=serve, rows_as=rows_as, dense_s=dense)
     wanted = Constraints() if constraints is None else Constraints.load(constraints)
     if time_limit is not None and time_limit <= 0:
         raise UserError(f"--time-limit {time_limit:g}: give seconds above 0")
@@ -113,12 +158,14 @@ def command(
         reserve=reserve, split=split, confidence=confidence, constraints=wanted,
         fit=fit, dense_s=dense or 0.0, time_limit_s=time_limit or SEARCH_S,
         objective=objective, batches=checked_batches(batches) or "shuffled",
+        serve=serve, rows_as=rows_as,
     )  # fmt: skip
     with claimed(output, "plan.json"):  # before minutes of work
         statistics = Profile.load(profile)
         machine = Cluster.open(cluster)
         with show.progress(f"planning with {method}", quiet=json, after_s=1.0) as progress:
-            plan = _made(statistics, machine, method, options, time_limit, progress)
+            made = partial(_made, statistics, machine, method, options, time_limit, progress)
+            plan = made() if old is None else made(Plan.load(old), move_budget)
         plan.save(output)
     load = Load.of(method, plan)
     if json:
@@ -132,11 +179,14 @@ def command(
             facts["certificate"] = {**plan.certificate.to_data(), "gap": plan.certificate.gap}
         if method == TORCHREC:
             facts[TORCHREC] = _torchrec_facts(plan)
+        if MOVED in plan.origin:
+            facts[MOVED] = plan.origin[MOVED]
         show.as_json({**facts, **load.to_dict()})
         return
-    total = sum(stats.table.stored_bytes for stats in statistics.stats)
+    total = sum(stats.table.stored_bytes for stats in plan.profile.stats)
+    beside = "without" if plan.serves else "with"
     show.line(
-        f"{method} places {len(statistics.stats)} tables ({show_bytes(total)} with optimizer "
+        f"{method} places {len(statistics.stats)} tables ({show_bytes(total)} {beside} optimizer "
         f"state) on "
         f"{machine.num_devices} devices of {machine.name}"
     )
@@ -146,6 +196,9 @@ def command(
         f"{load.slow_share:.1%} of all lookups are in a slower tier"
     )
     show.line(phrases.spread(load.spread))
+    if MOVED in plan.origin:
+        moved, budget = (plan.origin[MOVED][key] for key in ("moved_bytes", "budget_bytes"))
+        show.line(f"{show_bytes(moved)} of at most {show_bytes(budget)} move from {old}")
     for assumption in phrases.assumptions(plan):
         show.line(assumption)
     if plan.certificate is not None:
@@ -166,9 +219,36 @@ def command(
     show.written(output)
 
 
+def _check_serving(method: str, *, serve: bool, rows_as: str | None, dense_s: float | None) -> None:
+    """Refuse wishes about serving that do not go together, before anything is read."""
+    from rowtier.errors import UserError
+    from rowtier.plan.options import PlanOptions
+    from rowtier.plan.serving import SERVED_TYPES, refuse_unservable
+
+    if rows_as is not None and not serve:
+        raise UserError(
+            f"--rows-as {rows_as}: only plans that serve keep rows of another type than their "
+            "tables; add --serve, or set dtype in tables.yaml and profile again"
+        )
+    if rows_as == "int8":
+        raise UserError(
+            "--rows-as int8: a plan counts what is sent, and sums of int8 rows are not int8; plan "
+            "with --rows-as fp16: rows that `rowtier export --rows-as int8` writes take less"
+        )
+    if rows_as not in (None, *SERVED_TYPES):
+        raise UserError(f"--rows-as {rows_as!r}: accepted are {' and '.join(SERVED_TYPES)}")
+    if serve and dense_s:
+        raise UserError(
+            "--dense with --serve: other work hides sync of copies, and a plan that serves has "
+            "none; drop one of them"
+        )
+    refuse_unservable(method, PlanOptions(serve=serve))
+
+
 def _made(
     statistics: Profile, machine: Cluster, method: str, options: PlanOptions,
     time_limit_s: float | None, progress: Callable[[float], None],
+    old: Plan | None = None, budget_bytes: int | None = None,
 ) -> Plan:  # fmt: skip
     if method == TORCHREC:
         from rowtier.torchrec import plan_with_torchrec
@@ -178,10 +258,12 @@ def _made(
 
     started = time.monotonic()
     limit_s = math.inf if time_limit_s is None else time_limit_s
-    return make_plan(
-        statistics, machine, method, options,
-        progress=progress, stop=lambda: time.monotonic() - started > limit_s,
-    )  # fmt: skip
+    watched: Any = {"progress": progress, "stop": lambda: time.monotonic() - started > limit_s}
+    if old is None:
+        return make_plan(statistics, machine, method, options, **watched)
+    from rowtier.evaluate.budget import plan_within
+
+    return plan_within(statistics, machine, old, budget_bytes, method, options, **watched)
 
 
 def _torchrec_facts(plan: Plan) -> dict[str, Any]:

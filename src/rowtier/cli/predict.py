@@ -111,7 +111,9 @@ def cost_options(
             )
     width = cast(Literal["wide", "narrow"], ids)
     dense_s = plan.assumed.dense_s if dense_s is None else dense_s
-    return CostOptions(ids=width, weighted=frozenset(weighted or ()), dense_s=dense_s)
+    training = plan.assumed.training
+    tables = frozenset(weighted or ())
+    return CostOptions(ids=width, weighted=tables, dense_s=dense_s, training=training)
 
 
 def _some(names: list[str]) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from rowtier.cli import show
+from rowtier.cli.drift import measured
 
 
 def command(
@@ -21,6 +22,14 @@ def command(
             "--baselines/--no-baselines", help="Plan the usual baselines and compare with them."
         ),
     ] = True,
+    drift: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PROFILE",
+            help="A profile of newer data: what the plan costs on it, and whether moving to "
+            "another pays.",
+        ),
+    ] = None,
     json: show.JsonOption = False,
 ) -> None:
     """Write a page about a plan: verdict, alerts, memory, load, curves, links, tables, baselines.
@@ -34,7 +43,8 @@ def command(
         raise UserError(
             f"{output}: is a folder; give a file to write, such as {output}/report.html"
         )
-    made = make_report(plan, baselines=baselines)
+    moved_on = None if drift is None else measured(plan, drift, quiet=json)
+    made = make_report(plan, baselines=baselines, drift=moved_on)
     made.save(output)
     if json:
         show.as_json({"report": str(output), **made.to_dict()})

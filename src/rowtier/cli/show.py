@@ -6,13 +6,11 @@ made safe to show (`foreign.py`), whoever gives it.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import math
 import sys
 import textwrap
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +19,7 @@ import typer
 from rowtier.cli import streams
 from rowtier.foreign import columns as width_of
 from rowtier.foreign import plain, shown
+from rowtier.progress_bar import progress as progress
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 
 WIDTH = 100
 LONGEST_LINE = 4000  # of text that others may have made as long as they like
-TITLE_WIDTH = 60  # of a progress bar
 _FILLER = "\0"
 
 JsonOption = Annotated[
@@ -113,32 +111,6 @@ def amount(certificate: Certificate) -> str:
 def written(path: Path) -> None:
     """Say where the result is; a path is never wrapped, so that it can be copied."""
     typer.echo(plain(f"written to {shown(path)}", streams.encoding()))
-
-
-@contextlib.contextmanager
-def progress(
-    what: str, quiet: bool = False, after_s: float = 0.0
-) -> Iterator[Callable[[float], None]]:
-    """A progress bar on a terminal, nothing elsewhere; call it with the share that is done.
-
-    It is shown when the work has taken so many seconds.
-    """
-    if quiet or not sys.stderr.isatty():
-        yield lambda _share: None
-        return
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.progress import Progress
-
-    bar = Progress(console=Console(stderr=True), transient=True)
-    task = bar.add_task(escape(shown(what, TITLE_WIDTH)), total=1.0)
-    begin = threading.Timer(after_s, bar.start)
-    begin.start()
-    try:
-        yield lambda share: bar.update(task, completed=share)
-    finally:
-        begin.cancel()
-        bar.stop()
 
 
 def _text(text: str) -> Text:

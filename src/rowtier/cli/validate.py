@@ -19,7 +19,7 @@ def command(
     entry: Annotated[
         Path,
         typer.Argument(
-            help="A cluster or tables file, a profile, a plan, a checkpoint or what was exported."
+            help="A cluster or tables file, a profile, a plan, a checkpoint, an export or a delta."
         ),
     ],
     profile: Annotated[
@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Check a file or folder completely; every mistake is listed (exit code 2).
 
-    Of a checkpoint or an export every byte is read and compared with its checksum.
+    Of a checkpoint, an export or a delta every byte is read and compared with its checksum.
     """
     facts = _stored(entry)
     if facts is None or profile is not None or cluster is not None:
@@ -51,10 +51,15 @@ def command(
 
 def _stored(entry: Path) -> dict[str, Any] | None:
     """Facts about a checkpoint or an export in which no bit changed; None: it is neither."""
-    from rowtier.runtime.checkpoint import exported, saves
+    from rowtier.runtime.checkpoint import exported, read_export, saves
+    from rowtier.runtime.deltas import delta
 
+    if entry.is_dir() and delta.is_delta(entry):
+        return delta.check_delta(entry)
     if entry.is_file() and entry.suffix == exported.SUFFIX:
         return exported.check_export(entry)
+    if read_export.is_export_folder(entry):
+        return read_export.check_folder(entry)
     if entry.is_dir() and saves.is_checkpoint(entry):
         return saves.check(entry)
     return None

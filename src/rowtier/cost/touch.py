@@ -110,7 +110,12 @@ def _counted(stats: TableStats, samples: int, batches: Batches) -> Floats:
         hazard = -np.log1p(-np.minimum(held, 1 - 1e-12))
         target = ladder.at(samples, batches)[0]
         widths = curve.widths.astype(np.float64)
-        known[samples, batches] = fitted(hazard, curve.shape, widths, float(samples), target)
+        # As for any curve, the hottest come first, also where positions are not by heat.
+        by_heat = np.argsort(-curve.probabilities, kind="stable") if stats.arranged else slice(None)
+        hazard, shape, widths = hazard[by_heat], curve.shape[by_heat], widths[by_heat]
+        u = np.empty_like(hazard)
+        u[by_heat] = fitted(hazard, shape, widths, float(samples), target)
+        known[samples, batches] = u
     return known[samples, batches]
 
 

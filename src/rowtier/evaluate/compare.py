@@ -19,7 +19,9 @@ from rowtier.evaluate.baselines import plan_baseline
 from rowtier.evaluate.figures import frame_of
 from rowtier.evaluate.parts import Parts, difference, reasons, replayed_parts, step_parts
 from rowtier.evaluate.phrases import more_ms
+from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
+from rowtier.plan.serving import served
 from rowtier.reading import StrPath
 
 if TYPE_CHECKING:
@@ -275,6 +277,8 @@ def compare(
         raise UserError(f"{', '.join(replaying)}: only for replaying; give data too")
     if data is not None and replaying.get("batches") is None:
         replaying["batches"] = getattr(first, "batches", "shuffled")
+    plans, serving = _all_serving(plans)
+    first = plans[first_name]
     made, notes = _on_one_curve(plans)
     left_out = {}
     for method in baselines:
@@ -284,8 +288,24 @@ def compare(
         except InfeasibleError as error:
             left_out[name] = str(error)
     options = first.assumed if options is None else options
+    options = options.reading if first.serves else options
     loads = tuple(_load(name, plan, data, options, replaying) for name, plan in made.items())
-    return Comparison(loads, left_out, notes, read_only=not options.training)
+    return Comparison(loads, left_out, (*serving, *notes), read_only=not options.training)
+
+
+def _all_serving(plans: Mapping[str, Plan]) -> tuple[dict[str, Plan], tuple[str, ...]]:
+    """Where one plan serves, all are measured as if they did: training has other costs."""
+    serving = [name for name, plan in plans.items() if plan.serves]
+    if len(serving) in (0, len(plans)):
+        return dict(plans), ()
+    note = f"{serving[0]} serves, so all plans are measured without training and optimizer state"
+    found = {}
+    for name, plan in plans.items():
+        options = {**plan.origin.get("options", {}), "serve": True}
+        options.pop("dense_s", None)
+        seen = plan.profile if plan.serves else served(plan.profile)
+        found[name] = replace(plan, profile=seen, origin={**plan.origin, "options": options})
+    return found, (note,)
 
 
 def _on_one_curve(plans: Mapping[str, Plan]) -> tuple[dict[str, Plan], tuple[str, ...]]:
@@ -293,14 +313,29 @@ def _on_one_curve(plans: Mapping[str, Plan]) -> tuple[dict[str, Plan], tuple[str
     bold = [n for n, p in plans.items() if p.certificate is None or p.certificate.caution is None]
     chosen = next(iter(bold), next(iter(plans)))
     profile = plans[chosen].profile
+    if any(stats.arranged for plan in plans.values() for stats in plan.profile.stats):
+        return dict(plans), _differing(plans)  # each has a row order of its own, of the same rows
     if all(plan.profile.fingerprint == profile.fingerprint for plan in plans.values()):
         return dict(plans), ()
     orders = {plan.profile.batches for plan in plans.values()}
     what = "heat of hot rows" if len(orders) == 1 else "batches, shuffled and in time order"
+    if len({tuple(table.dtype for table, _ in plan) for plan in plans.values()}) > 1:
+        what = "types of rows"
     note = f"the plans expect different {what}; all are measured by what {chosen} expects"
     if len(orders) > 1:
         note += f", batches {profile.batches.replace('_', ' ')}"
     return {name: replace(plan, profile=profile) for name, plan in plans.items()}, (note,)
+
+
+def _differing(plans: Mapping[str, Plan]) -> tuple[str, ...]:
+    """What is said of plans that cannot be measured by one expectation."""
+    cautious = [n for n, p in plans.items() if PlanOptions.of(p).confidence is not None]
+    if cautious or len({plan.profile.batches for plan in plans.values()}) > 1:
+        return (
+            "some plans keep rows in the order of an earlier plan, so each is measured by the heat "
+            "and the batches that it expects itself",
+        )
+    return ()
 
 
 def _load(

@@ -15,6 +15,7 @@ from rowtier.cost.time import Phases, step_time
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.evaluate.batches import Bags, Piece, Window, bags_of
 from rowtier.evaluate.figures import StepFacts
+from rowtier.evaluate.growth import StepGrowth
 from rowtier.evaluate.homes import Homes, homes_of
 from rowtier.evaluate.replay_kernels import (
     FORWARD,
@@ -72,8 +73,8 @@ class OpenStep:
     distinct: Ints  # devices × how many levels of groups it was the first lookup of
     extra: NDArray[np.bool_]  # levels that add up partial sums for readers beyond
     tables: Floats
+    away: NDArray[np.bool_]  # samples that look up what is not on their device
     samples: int = 0
-    home_samples: int = 0
     unseen: int = 0
     unseen_lookups: int = 0
 
@@ -111,6 +112,7 @@ class Counter:
         ways = (Way.of(band, self.tree) for _, bands in self.plan for band in bands)
         relayed = max((way.level for way in ways if way.by_gateways), default=0)
         self._relayed = np.arange(self.tree.levels) < relayed
+        self._growth = StepGrowth(self.plan)
         self._bag = 1
         self._seen = np.zeros(seen_slots(self.tree), dtype=np.int64)
 
@@ -151,22 +153,32 @@ class Counter:
 
     def add(self, window: Window) -> list[tuple[int, StepFacts]]:
         """Count a window; the steps that it completed, with their numbers."""
-        away = np.zeros(window.chunk.samples, dtype=np.bool_)
+        self._growth.hold(window)
         for index, homes in enumerate(self.homes):
+            if homes.table.grows:
+                continue  # when the step is complete: its ids get rows together
             table = homes.table.with_policy(self.on_out_of_range)
             vocabulary = self.plan.vocabularies.get(table.name)
             read = self._noting_outside(window, table)
             bags = [bags_of(table, name, read, vocabulary) for name in table.features]
             for piece in window.pieces:
-                self._count(index, bags, piece, away[piece.start : piece.stop])
+                self._count(index, bags, piece)
         done = []
         for piece in window.pieces:
             step = self._step(piece.step)
             step.samples += piece.stop - piece.start
-            step.home_samples += int(np.count_nonzero(~away[piece.start : piece.stop]))
             if step.samples == self.step_samples:
+                self._grow(piece.step)
                 done.append((piece.step, self._finish(self._open.pop(piece.step))))
         return done
+
+    def _grow(self, number: int) -> None:
+        """Count the lookups of growing tables in a step that is complete."""
+        found = self._growth.finish(number)
+        whole = Piece(number, 0, self.step_samples, 0)
+        for index, homes in enumerate(self.homes):
+            if homes.table.grows:
+                self._count(index, found[homes.table.name], whole)
 
     def _noting_outside(self, window: Window, table: Table) -> Window:
         """The window, once the ids are counted that the table has no row for."""
@@ -189,12 +201,11 @@ class Counter:
                 np.zeros((tree.devices, tree.levels + 2), dtype=np.int64),
                 np.zeros(tree.levels, dtype=np.bool_),
                 np.zeros((len(self.homes), columns)),
+                np.zeros(self.step_samples, dtype=np.bool_),
             )
         return self._open[number]
 
-    def _count(
-        self, index: int, features: list[Bags], piece: Piece, away: NDArray[np.bool_]
-    ) -> None:
+    def _count(self, index: int, features: list[Bags], piece: Piece) -> None:
         """Count a table's lookups in a piece of a step."""
         step, homes, facts = self._step(piece.step), self.homes[index], self._facts[index]
         shape = (len(homes.layers), homes.classes, self.tree.devices, self.tree.levels + 2)
@@ -205,7 +216,7 @@ class Counter:
         for start, stop, first in self._turns(piece, len(features)):
             for bags in features:
                 cut = (*bags.cut(start, stop), first, stop - start, self.batch_size)
-                here = away[start - piece.start : stop - piece.start]
+                here = step.away[first : first + stop - start]
                 rows, lookups = count_lookups(
                     *cut, self._first_reader(piece), self.shape, homes.state, facts, counts,
                     distinct, here,
@@ -305,7 +316,7 @@ class Counter:
                 step.distinct[:, 1 + level :].sum(axis=1).reshape(-1, size).sum(axis=1)
                 for level, size in enumerate(tree.sizes)
             ),
-            home_samples=float(step.home_samples),
+            home_samples=float(np.count_nonzero(~step.away)),
             time=time,
             tables=step.tables,
         )

@@ -16,7 +16,6 @@ import numpy as np
 from rowtier.band import Band
 from rowtier.cost.load import Load, total_load
 from rowtier.cost.memory import pools
-from rowtier.cost.options import DEFAULTS
 from rowtier.cost.terms import row_terms, sums_seconds, sums_work_seconds
 from rowtier.cost.time import memory_time_s
 from rowtier.cost.touch import LOOKUPS, basis_of, table_basis
@@ -283,7 +282,7 @@ def _last_rows(run: Run, rank: int) -> int:
 
 def _memory_prices(plan: Plan) -> dict[str, float]:
     certificate = plan.certificate
-    if certificate is None or certificate.view != "step":
+    if certificate is None or not certificate.times_a_step:
         return {}
     return {price.resource: price.saves for price in certificate.prices if price.unit == "GB"}
 
@@ -298,7 +297,7 @@ def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: Part, basis: Flo
     """A row's part of the step if it were kept by a run's bands, devices loaded alike."""
     table, seconds = stats.table, np.zeros(2)
     for band in run:
-        terms = row_terms(band, table, basis, plan.cluster)
+        terms = row_terms(band, table, basis, plan.cluster, plan.assumed)
         seconds += terms.step_s()
         if band.exchange == "sums":
             share = band.width(table.embedding_dim) / table.embedding_dim
@@ -316,7 +315,7 @@ def _sums_slope(plan: Plan, stats: TableStats, band: Band, part: Part) -> float:
     if not mass:
         return 0.0
     masses = np.array([mass * (1 - _STEP), mass]) / owners
-    facts = (stats, plan.profile, plan.cluster, DEFAULTS, masses)
+    facts = (stats, plan.profile, plan.cluster, plan.assumed, masses)
     less, all_of_it = sums_seconds(*facts) + sums_work_seconds(*facts)
     return float(owners * (all_of_it - less) / (mass * _STEP))
 

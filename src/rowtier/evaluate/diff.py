@@ -16,18 +16,15 @@ from rowtier.cost.tree import tree_of
 from rowtier.errors import MismatchError
 from rowtier.evaluate.figures import frame_of
 from rowtier.evaluate.moves import Moved, World
+from rowtier.evaluate.portions import EXTRA_BYTES
+from rowtier.plan.carried import differences, some_of, tables_of
 from rowtier.plan.plan import Plan
+from rowtier.plan.serving import served
 from rowtier.profile.curve import Floats, Ints
 from rowtier.units import show_bytes, show_count
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
-_NAMED = 5  # tables in an error
-# What must be the same for a row to be the same in two plans.
-_SAME = (
-    "num_embeddings", "embedding_dim", "dtype", "optimizer", "ids", "hash_seed", "num_shared",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -72,6 +69,7 @@ class Diff:
     within_bytes: Ints
     outside_bytes: Ints  # from holders that are no longer there: a checkpoint has them
     memory_s: float  # of the slowest holder: reading and writing what moves
+    work_s: float = 0.0  # of the slowest: finding rows, and packing them for the way
     notes: tuple[str, ...] = ()
 
     @property
@@ -86,8 +84,8 @@ class Diff:
 
     @property
     def move_s(self) -> float:
-        """Seconds that the move takes: links, then the memory of the slowest holder."""
-        return self.links_s + self.memory_s
+        """Seconds that the move takes: links, then memory and work of the slowest holder."""
+        return self.links_s + self.memory_s + self.work_s
 
     @property
     def verdict(self) -> str:
@@ -121,6 +119,7 @@ class Diff:
             "move_s": self.move_s,
             "links_s": self.links_s,
             "memory_s": self.memory_s,
+            "work_s": self.work_s,
             "levels": [level.to_dict() for level in self.levels],
             "holders": [
                 {"name": name} | {key: int(a[:, holder].sum()) for key, a in arrays.items()}
@@ -147,16 +146,18 @@ class Diff:
         return f"<Diff: {self.verdict}>"
 
 
-def diff(old: Plan, new: Plan) -> Diff:
+def diff(old: Plan, new: Plan, *, extra_bytes: int = EXTRA_BYTES) -> Diff:
     """Say which rows would move if `new` took the place of `old`, and how long that takes.
 
     Weights and optimizer state move; every copy counts. A holder gets what it lacks from the
-    nearest one that has it.
+    nearest one that has it. Where one of the plans serves, weights move alone. How long it takes
+    is for `embeddings.migrate` with so much extra memory on every rank.
     """
-    _check_tables(old, new)
+    old, new = _both_served(old, new)
+    check_same_tables(old, new)
     world = World.of(old.cluster, new.cluster)
     by_rank = old.order is None or new.order is None
-    moved = Moved(world, len(new.profile.stats))
+    moved = Moved(world, len(new.profile.stats), extra_bytes)
     for index, stats in enumerate(new.profile.stats):
         rows = None if by_rank else _rows(old, new, stats.table.name)
         moved.add(index, stats.table, old, new, rows)
@@ -171,8 +172,17 @@ def diff(old: Plan, new: Plan) -> Diff:
         moved.within,
         moved.outside,
         float(memory_time_s(world.tree, moving).max()),
+        _work_s(moved, new),
         tuple(_notes(old, new, world, by_rank, bool(moved.outside.any()))),
     )
+
+
+def _both_served(old: Plan, new: Plan) -> tuple[Plan, Plan]:
+    """Two plans of which one serves, both without optimizer state: there is none to move."""
+    if old.serves == new.serves:
+        return old, new
+    old, new = (replace(plan, profile=served(plan.profile)) for plan in (old, new))
+    return old, new
 
 
 def _rows(old: Plan, new: Plan, table: str) -> tuple[Ints, Ints] | None:
@@ -189,25 +199,27 @@ def _rows(old: Plan, new: Plan, table: str) -> tuple[Ints, Ints] | None:
     return before, before if same else new.rows_in_order(table)
 
 
-def _check_tables(old: Plan, new: Plan) -> None:
-    before = {stats.table.name: stats.table for stats in old.profile.stats}
-    after = {stats.table.name: stats.table for stats in new.profile.stats}
-    wrong = [f"{name!r} is only in the old plan" for name in before if name not in after]
-    wrong += [f"{name!r} is only in the new plan" for name in after if name not in before]
-    for name in (name for name in after if name in before):
-        for key in _SAME:
-            was, now = getattr(before[name], key), getattr(after[name], key)
-            if was != now:
-                wrong.append(f"{name!r} has {key} {was} in the old plan and {now} in the new")
-        words = [plan.vocabularies.get(name) for plan in (old, new)]
-        if len({found.fingerprint if found else None for found in words}) > 1:
-            wrong.append(f"{name!r} has another vocabulary, so its rows stand for other ids")
+def check_same_tables(old: Plan, new: Plan) -> None:
+    """Refuse plans whose rows cannot be the same."""
+    sides = [(tables_of(plan.profile), plan.vocabularies) for plan in (old, new)]
+    wrong = list(differences(sides[0], sides[1], "old plan", "new plan"))
     if wrong:
-        more = f"; and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
         raise MismatchError(
-            f"the plans are not for the same tables: {'; '.join(wrong[:_NAMED])}{more}. Give two "
-            "plans of one model"
+            f"the plans are not for the same tables: {some_of(wrong)}. Give two plans of one model"
         )
+
+
+def _work_s(moved: Moved, new: Plan) -> float:
+    """Seconds that the busiest holder needs besides moving bytes, as the cluster's `work` has it.
+
+    Every holder looks up where each row of a table that moves is before and after, to know what
+    it has to give and to get; that is what a lookup takes. Rows that move are packed and unpacked.
+    """
+    work = new.cluster.work
+    tables = zip(new.profile.stats, moved.stays.tolist(), strict=True)
+    found = sum(stats.table.num_embeddings for stats, stays in tables if not stays)
+    packing = moved.copied * work.row_s + moved.copied_bytes * work.byte_s
+    return float(2 * found * (work.lookup_s + work.plain_s) + packing.max())
 
 
 def _tables(moved: Moved, new: Plan) -> Iterator[TableDiff]:

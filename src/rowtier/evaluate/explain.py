@@ -79,7 +79,7 @@ class Explanation:
         if certificate is None:
             return f"{said}; no bound is proved for that, so nobody knows how good it is"
         view = VIEWS[certificate.view]
-        what = "" if view.name == "step" else f" in what it minimises, {view.says}"
+        what = "" if certificate.times_a_step else f" in what it minimises, {view.says}"
         checked = "" if certificate.proof is None else " (rowtier verify recomputes it)"
         return (
             f"{said}, at most {certificate.gap:.2%} above the best possible{what} by its "
@@ -121,7 +121,7 @@ class Explanation:
             return ["this method gives no prices; try --what-if, or plan with joint"]
         assert self.plan.certificate is not None
         view = VIEWS[self.plan.certificate.view]
-        if view.name != "step":
+        if not self.plan.certificate.times_a_step:
             said.append(f"that is of what {self.plan.method} minimises, {view.says}")
         return said
 

@@ -38,7 +38,7 @@ from rowtier.evaluate.figures import FLOWS, Label, StepFacts
 from rowtier.evaluate.predict import Prediction, predict
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Curve, Floats
-from rowtier.profile.profile import TableStats
+from rowtier.profile.profile import Profile, TableStats
 
 _ROUNDING = 1e-9
 # 95 % of Student's t for 1, 2, … steps more than one; for one step the spread is taken as known.
@@ -83,9 +83,14 @@ def _unseen(labels: Iterable[Label], spread: Floats) -> Floats:
 def _otherwise(prediction: Prediction) -> Iterator[Prediction]:
     """The same step with the fewest and the most distinct rows that are to be expected."""
     plan = prediction.plan
+    for profile in with_distinct_rows(plan.profile):
+        yield predict(replace(plan, profile=profile), prediction.options)
+
+
+def with_distinct_rows(profile: Profile) -> Iterator[Profile]:
+    """The same statistics with the fewest and the most distinct rows that are to be expected."""
     for change in (_fewest, _most):
-        stats = tuple(change(entry) for entry in plan.profile.stats)
-        yield predict(replace(plan, profile=replace(plan.profile, stats=stats)), prediction.options)
+        yield replace(profile, stats=tuple(change(entry) for entry in profile.stats))
 
 
 def _fewest(stats: TableStats) -> TableStats:

@@ -21,6 +21,7 @@ from rowtier.evaluate.classes import (
     classes_by_row,
     column_cuts,
 )
+from rowtier.evaluate.portions import EXTRA_BYTES, order_bytes, portions_of
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Ints
 from rowtier.tables import Table
@@ -60,6 +61,19 @@ class World:
         far[one == other] = 0
         return np.where(other < 0, _NOWHERE, far)
 
+    def nearest(self, want: Ints, have: Ints) -> tuple[Ints, Ints]:
+        """For each copy (new groups × …) the holder to get it from, and how far that is.
+
+        `have` are the holders before (old groups × …). Of several that are equally near the
+        turn is by the number of the one that fetches.
+        """
+        far = self.distance(want[None], have[:, None])  # old groups × new groups × …
+        least = far.min(axis=0)
+        near = far == least
+        turn = want % near.sum(axis=0)
+        chosen = (near.cumsum(axis=0) == turn + 1).argmax(axis=0)
+        return np.take_along_axis(have, chosen, axis=0), least
+
 
 def _holder_names(cluster: Cluster) -> list[str]:
     return [cluster.holder_name(holder) for holder in range(cluster.num_holders)]
@@ -81,19 +95,24 @@ def _anchors(tree: Tree) -> Ints:
 class Moved:
     """What moves, added up: numbers (row × column) and bytes per table (row) and holder."""
 
-    def __init__(self, world: World, tables: int):
+    def __init__(self, world: World, tables: int, extra_bytes: int = EXTRA_BYTES):
         holders, levels = world.tree.holders, world.tree.levels
         shape, links = (tables, holders), (holders, levels)
-        self.world = world
+        self.world, self._extra_bytes = world, extra_bytes
         self.numbers, self.within_numbers = np.zeros((2, *shape), dtype=np.int64)
         self.received, self.sent, self.within, self.outside = np.zeros((4, *shape), dtype=np.int64)
         self.link_sent, self.link_received = np.zeros((2, *links), dtype=np.int64)
         self.memory = np.zeros((holders, len(world.tree.columns)), dtype=np.int64)
+        self.stays = np.zeros(tables, dtype=np.bool_)  # every row where it is
+        # Rows that are written to a buffer and read there, and their bytes, by holder.
+        self.copied, self.copied_bytes = np.zeros((2, holders), dtype=np.int64)
 
     def add(
         self, table: int, facts: Table, old: Plan, new: Plan, rows: tuple[Ints, Ints] | None
     ) -> None:
         """Add a table; `rows` are the ids by rank, before and after, where ranks will not do."""
+        ordered_alike = rows is None or rows[0] is rows[1]
+        self.stays[table] = ordered_alike and old.bands[facts.name] == new.bands[facts.name]
         for columns in column_cuts(old, new, facts.name):
             before, after = (Side.of(plan, facts.name, columns) for plan in (old, new))
             if rows is None:
@@ -102,6 +121,12 @@ class Moved:
                 found = classes_by_row(before, after, *rows)
             for classes in found:
                 self._add(table, facts, columns, (old, before), (new, after), classes)
+        if not self.stays[table] and portions_of(old, new, facts, self._extra_bytes) > 1:
+            # Half of the rows that stay for a later portion close the gaps of those that left;
+            # those that came are brought into order in the end.
+            world = self.world
+            self.memory += order_bytes(world.tree, world.old, old, facts, 1)
+            self.memory += order_bytes(world.tree, world.new, new, facts, 2)
 
     def _add(
         self,
@@ -125,17 +150,8 @@ class Moved:
             have = sources[:, classes.old_member[some]]
             want = targets[:, classes.new_member[some]]
             rows = np.broadcast_to(classes.rows[some], want.shape)
-            source, far = self._nearest(want, have)
+            source, far = self.world.nearest(want, have)
             self._book(piece, source.ravel(), want.ravel(), far.ravel(), rows.ravel())
-
-    def _nearest(self, want: Ints, have: Ints) -> tuple[Ints, Ints]:
-        """For each copy (groups × classes) the holder to get it from, and how far that is."""
-        far = self.world.distance(want[None], have[:, None])  # old groups × new groups × classes
-        least = far.min(axis=0)
-        near = far == least
-        turn = want % near.sum(axis=0)
-        chosen = (near.cumsum(axis=0) == turn + 1).argmax(axis=0)
-        return np.take_along_axis(have, chosen, axis=0), least
 
     def _book(self, piece: _Piece, source: Ints, target: Ints, far: Ints, rows: Ints) -> None:
         amount, table = rows * piece.row_bytes, piece.table
@@ -150,11 +166,15 @@ class Moved:
         np.add.at(self.link_sent, (source[linked], far[linked] - 1), amount[linked])
         np.add.at(self.link_received, (target[linked], far[linked] - 1), amount[linked])
         columns = self.world.tree.columns
+        # Rows that stay in their memory are copied to their new place there, unless all do.
+        here = (far == 0) & ~self.stays[table]
         if piece.old_tier in columns:
-            _add_at(self.memory[:, columns[piece.old_tier]], source, amount, linked | inside)
+            _add_at(self.memory[:, columns[piece.old_tier]], source, amount, linked | here)
         if piece.new_tier in columns:
-            _add_at(self.memory[:, columns[piece.new_tier]], target, amount, far != 0)
-            _add_at(self.memory[:, columns[piece.new_tier]], target, amount, inside)
+            _add_at(self.memory[:, columns[piece.new_tier]], target, amount, (far != 0) | here)
+        for sums, what in ((self.copied, rows), (self.copied_bytes, amount)):
+            _add_at(sums, source, what, linked | here)
+            _add_at(sums, target, what, linked | here)
 
 
 @dataclass(frozen=True)

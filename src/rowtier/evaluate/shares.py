@@ -35,9 +35,8 @@ def step_shares(cost: StepCost) -> list[float]:
     time, tiers = cost.time, tier_seconds(cost).sum(axis=0)
     tiers = tiers * (time.slowest_memory_s / max(tiers.sum(), 1e-300))
     seconds = _dealt(np.array([t.read_bytes + t.written_bytes for t in cost.tables]), tiers)
-    seconds += _dealt(
-        np.array([_exchanged(t) for t in cost.tables]), time.exchange_counts * time.exchange_level_s
-    )
+    exchanged = np.array([_exchanged(t, cost.links.phases.training) for t in cost.tables])
+    seconds += _dealt(exchanged, time.exchange_counts * time.exchange_level_s)
     synced = np.array([t.sync_bytes + t.sync_id_bytes for t in cost.tables])
     seconds += _dealt(synced, time.sync_counts * time.sync_level_s)
     worked = np.array([[table.work_s] for table in cost.tables])
@@ -45,9 +44,9 @@ def step_shares(cost: StepCost) -> list[float]:
     return [float(share) for share in seconds / max(seconds.sum(), 1e-300)]
 
 
-def _exchanged(table: TableCost) -> Floats:
-    """Rows or sums come and their gradients return: the same bytes twice."""
-    return 2 * table.forward_bytes + table.id_bytes
+def _exchanged(table: TableCost, training: bool) -> Floats:
+    """Rows or sums come, and in training their gradients return: the same bytes twice."""
+    return (1 + training) * table.forward_bytes + table.id_bytes
 
 
 def _dealt(amounts: Floats, seconds: Floats) -> Floats:

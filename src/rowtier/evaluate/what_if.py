@@ -75,7 +75,7 @@ class WhatIf:
         """Seconds by which the two steps may be above the best ones, together."""
         plans = (self.plan, self.replanned)
         found = [p.certificate for p in plans if p is not None and p.certificate is not None]
-        if len(found) < 2 or any(certificate.view != "step" for certificate in found):
+        if len(found) < 2 or not all(certificate.times_a_step for certificate in found):
             return None
         return sum(certificate.objective - certificate.bound for certificate in found)
 
@@ -167,7 +167,7 @@ def what_if(plan: Plan, changes: str | Iterable[str], options: PlanOptions | Non
     replanned, why_not = None, ""
     try:
         made = make_plan(profile, cluster, plan.method, options or PlanOptions.of(plan))
-        replanned = replace(made, order=plan.order, vocabularies=plan.vocabularies)
+        replanned = replace(made, order=plan.hotness_order, vocabularies=plan.vocabularies)
     except InfeasibleError as error:
         why_not = str(error)
     moved = replace(plan, cluster=cluster, profile=profile)
@@ -190,7 +190,7 @@ def _still_fits(plan: Plan, moved: Plan) -> bool:
 def _promised(plan: Plan, moved: Plan, stays_s: float | None) -> float | None:
     """The step by prices: the old placement's, less what more memory would save."""
     certificate, cluster = plan.certificate, moved.cluster
-    if certificate is None or certificate.view != "step" or not certificate.prices:
+    if certificate is None or not certificate.times_a_step or not certificate.prices:
         return None
     grown = {
         tier.name: _per_device(cluster, tier.name) - _per_device(plan.cluster, tier.name)

@@ -83,6 +83,7 @@ class Origin:
     # Of a KeyedJaggedTensor by feature: per sample of the output which of its samples it is.
     inverse: Mapping[str, Any] = field(default_factory=dict)
     given: Mapping[str, Bags] | None = None  # what a KeyedJaggedTensor held, while at hand
+    resolved: Any = None  # of growing tables: when ids were turned into rows
 
 
 def origin_of(batch: Any) -> Origin:

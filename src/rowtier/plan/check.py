@@ -21,6 +21,7 @@ from rowtier.cost.views import VIEWS
 from rowtier.errors import InvalidError, Mistake
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
+from rowtier.plan.serving import STATELESS
 from rowtier.profile.curve import Ints
 from rowtier.sayings import mistake_from
 from rowtier.tables import Table
@@ -47,6 +48,21 @@ def stamp_mistakes(plan: Plan) -> Iterator[Mistake]:
         accepted = f"there is no such view; {', '.join(VIEWS)}"
         yield Mistake("certificate.view", plan.certificate.view, accepted)
     yield from option_mistakes(plan)
+    yield from _serving_mistakes(plan)
+
+
+def _serving_mistakes(plan: Plan) -> Iterator[Mistake]:
+    """Tables that are not as a plan that serves has them: without state, and of one type."""
+    if not plan.serves:
+        return
+    rows_as = plan.origin["options"].get("rows_as")
+    for table, _ in plan:
+        if table.optimizer != STATELESS:
+            said = f"{table.name!r} has state of {table.optimizer}: a plan that serves has none"
+            yield Mistake("origin.options.serve", True, f"{said}; plan again")
+        elif rows_as is not None and table.dtype != rows_as:
+            said = f"{table.name!r} has rows of {table.dtype}; plan again"
+            yield Mistake("origin.options.rows_as", rows_as, said)
 
 
 def option_mistakes(plan: Plan) -> Iterator[Mistake]:

@@ -14,10 +14,10 @@ from rowtier.cost.step import StepCost
 from rowtier.cost.views import VIEWS
 from rowtier.errors import Mistake
 from rowtier.plan.constraints import Constraints, over_capacity
-from rowtier.plan.covers import CERTIFIED, known_covers
+from rowtier.plan.covers import CERTIFIED, certified_view, known_covers
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Certificate, Plan
-from rowtier.plan.prove import KINDS, Proved
+from rowtier.plan.plan import Certificate, Plan, RoundKind
+from rowtier.plan.prove import Proved
 from rowtier.plan.prove_facts import reserve_of
 from rowtier.units import show_bytes, show_seconds
 
@@ -41,11 +41,12 @@ def word_mistakes(plan: Plan) -> Iterator[Mistake]:
         accepted = f"certifies nothing, so the certificate is not its own; those that do: {known}"
         yield Mistake("method", plan.method, accepted)
         return
-    view = CERTIFIED[plan.method][0]
+    view = certified_view(plan.method, serves=plan.serves)
     if certificate.view != view:
         accepted = f"{plan.method} certifies in view {view!r}; plan again"
         yield Mistake("certificate.view", certificate.view, accepted)
-    known_texts = known_covers(plan.method, plan.constraints or Constraints(), certificate.left)
+    wanted = plan.constraints or Constraints()
+    known_texts = known_covers(plan.method, wanted, certificate.left, serves=plan.serves)
     if certificate.covers not in ("", *known_texts):
         accepted = f"a bound of this plan is about {' or '.join(known_texts)}"
         yield Mistake("certificate.covers", certificate.covers, accepted)
@@ -105,14 +106,19 @@ def bound_mistakes(certificate: Certificate, proved: Proved) -> Iterator[Mistake
 
 def round_mistakes(certificate: Certificate, cost: StepCost) -> Iterator[Mistake]:
     """Rounds that the bands do not have, or more or fewer of them."""
-    phases, each = cost.links.phases, cost.phases()
-    copies = each.get("copies", 0)
-    relayed = int((phases.relayed & phases.asked).sum())
-    counts = dict(zip(KINDS, (sum(each.values()) - copies, relayed, copies), strict=True))
+    counts = rounds_of(cost)
     for index, one in enumerate(certificate.rounds):
         if one.rounds != counts[one.kind]:
             accepted = f"the bands have {counts[one.kind]} rounds of {one.kind}; plan again"
             yield Mistake(f"certificate.rounds[{index}].rounds", one.rounds, accepted)
+
+
+def rounds_of(cost: StepCost) -> dict[RoundKind, int]:
+    """How many rounds of each kind a placement has."""
+    phases, each = cost.links.phases, cost.phases()
+    copies = each.get("copies", 0)
+    relayed = int((phases.relayed & phases.asked).sum())
+    return {"exchange": sum(each.values()) - copies, "gateways": relayed, "copies": copies}
 
 
 def kept_mistakes(plan: Plan, cost: StepCost) -> Iterator[Mistake]:
@@ -148,6 +154,8 @@ def assumed(plan: Plan) -> tuple[str, ...]:
     """What a plan's numbers rest on beside profile and cluster, which only its maker knows."""
     options, reserve = PlanOptions.of(plan), str(reserve_of(plan))
     said = [reserve] if reserve else []
+    if options.serve:
+        said.append("a cluster that only reads")
     if options.dense_s:
         said.append(f"{show_seconds(options.dense_s)} of other work a step")
     if options.confidence is not None:

@@ -8,6 +8,7 @@ from rowtier.plan.constraints import Constraints, ReservedBytes
 from rowtier.units import show_bytes
 
 JOINT = "plans of every kind that bands can say, by time of a step"
+SERVING = "plans of every kind that bands can say, by time of a step that only reads"
 RECSHARD_CUT = "plans that keep each row once, on devices, by memory time of the slowest device"
 RECSHARD_WHOLE = (
     "plans that keep each table once, on one device, by memory time of the slowest device"
@@ -33,9 +34,15 @@ CERTIFIED: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 
 
-def joint_covers(constraints: Constraints) -> str:
+def certified_view(method: str, *, serves: bool) -> str:
+    """The view that a method certifies in: of `joint` the time of a step as the plan has it."""
+    return "read-only" if serves and method == "joint" else CERTIFIED[method][0]
+
+
+def joint_covers(constraints: Constraints, *, serves: bool) -> str:
     """What a bound of `joint` is about: its constraints take homes off the menu."""
-    return f"{JOINT}, within the constraints" if constraints.decides else JOINT
+    said = SERVING if serves else JOINT
+    return f"{said}, within the constraints" if constraints.decides else said
 
 
 def leaving(covers: str, left: Iterable[ReservedBytes]) -> str:
@@ -47,10 +54,17 @@ def leaving(covers: str, left: Iterable[ReservedBytes]) -> str:
     return f"{covers}, leaving {said} free beside rows" if said else covers
 
 
+def however_many(covers: str) -> str:
+    """The same of a plan that may move only so many bytes: its bound is that without a budget."""
+    return f"{covers}, however many bytes they would move"
+
+
 def known_covers(
-    method: str, constraints: Constraints, left: Iterable[ReservedBytes]
+    method: str, constraints: Constraints, left: Iterable[ReservedBytes], *, serves: bool
 ) -> tuple[str, ...]:
     """All that a certificate of a method may say that its bound is about."""
     left = tuple(left)
-    said = (joint_covers(constraints),) if method == "joint" else CERTIFIED[method][1]
-    return tuple(leaving(one, left) for one in said)
+    own = (joint_covers(constraints, serves=serves),)
+    said = own if method == "joint" else CERTIFIED[method][1]
+    found = tuple(leaving(one, left) for one in said)
+    return (*found, *map(however_many, found))

@@ -18,8 +18,10 @@ from rowtier.errors import InfeasibleError, InvalidError, UserError
 from rowtier.plan.constraints import Constraints, ReservedBytes, over_capacity
 from rowtier.plan.covers import leaving
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Caution, Certificate, Plan
+from rowtier.plan.plan import Caution, Certificate, MadeFor, Plan
+from rowtier.plan.serving import refuse_unservable, seen_as
 from rowtier.plan.watch import ALONE, Watch
+from rowtier.profile.arranged import by_heat
 from rowtier.profile.profile import Profile
 from rowtier.reading import StrPath
 from rowtier.units import show_bytes
@@ -65,12 +67,17 @@ def make_plan(
         profile = Profile.load(profile)
     if not isinstance(cluster, Cluster):
         cluster = Cluster.open(cluster)
+    if any(stats.arranged for stats in profile.stats):
+        profile = by_heat(profile)
     if options.batches != profile.batches:
         profile = profile.with_batches(options.batches)
     mistakes = list(options.constraints.mistakes(profile, cluster))
     if mistakes:
         raise InvalidError("constraints", mistakes)
-    plan = _planned(profile, cluster, method, options, watch)
+    refuse_unservable(method, options)
+    made_for = MadeFor(profile=profile.fingerprint, cluster=cluster.fingerprint)
+    profile = seen_as(profile, options)
+    plan = replace(_planned(profile, cluster, method, options, watch), made_for=made_for)
     if plan.certificate is not None:
         plan = replace(plan, certificate=_with_doubts(plan, profile, method, options))
     if options.constraints != Constraints():

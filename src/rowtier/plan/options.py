@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from rowtier.cost.memory import Reserve
 from rowtier.cost.options import CostOptions
+from rowtier.errors import Mistake
 from rowtier.fields import Seconds
 from rowtier.files import Noun
 from rowtier.plan.constraints import Constraints, ReservedBytes
@@ -31,6 +32,19 @@ class PlanOptions(Noun):
     tolerance: float = Field(default=1e-3, ge=0.0)  # the gap at which a search may stop
     seed: int = Field(default=0, ge=0)  # of searches that try at random
     time_limit_s: float = Field(default=60.0, gt=0.0)  # of a solver that is not rowtier's own
+    serve: bool = Field(default=False, strict=True)  # rows are only read: no state, no gradients
+    rows_as: Literal["fp32", "fp16"] | None = None  # of a plan that serves: type of its rows
+
+    @classmethod
+    def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
+        """Wishes that do not go together: serving has no sync to hide, training no other rows."""
+        if data.get("serve"):
+            if data.get("dense_s"):
+                hint = "hides sync of copies, and a plan that serves has none; drop one of them"
+                yield Mistake("dense_s", data["dense_s"], hint)
+        elif data.get("rows_as") is not None:
+            hint = "is for plans that serve: add serve, or set dtype in tables.yaml"
+            yield Mistake("rows_as", data["rows_as"], hint)
 
     def leaving(self, more: Iterable[ReservedBytes]) -> PlanOptions:
         """The same wishes with more bytes left free."""
@@ -52,7 +66,7 @@ class PlanOptions(Noun):
     @property
     def cost(self) -> CostOptions:
         """What the cost model is to assume."""
-        return CostOptions(dense_s=self.dense_s)
+        return CostOptions(dense_s=self.dense_s, training=not self.serve)
 
     @property
     def reserved(self) -> Reserve:

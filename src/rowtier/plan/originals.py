@@ -13,8 +13,10 @@ import numpy as np
 
 from rowtier.cluster import Cluster
 from rowtier.errors import Mistake, UserError
+from rowtier.plan.carried import statistics_of
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
+from rowtier.plan.serving import seen_as
 from rowtier.profile.profile import Profile, RowCounts, TableStats
 
 NEARLY = 1e-9  # of a statistic: what another machine may compute otherwise
@@ -60,9 +62,14 @@ class Originals:
 
 
 def curve_for(plan: Plan, profile: Profile) -> Profile:
-    """What a plan was made from of a profile: with its batches, and at its confidence."""
+    """What a plan was made from of a profile: with its batches, confidence, and as it serves."""
     options = PlanOptions.of(plan)
-    return profile.with_batches(options.batches).for_planning(options.confidence).to_curve()
+    expected = seen_as(profile.with_batches(options.batches), options)
+    expected = expected.for_planning(options.confidence)
+    kept = any(stats.arranged for stats in plan.profile.stats)
+    if kept and profile.form == "counted" and expected.tables == plan.profile.tables:
+        return statistics_of(plan, expected)
+    return expected.to_curve()
 
 
 def _other(what: str, said: str, found: str) -> Mistake:
@@ -121,6 +128,8 @@ def _order_mistakes(plan: Plan, profile: Profile) -> Iterator[Mistake]:
     for stats in profile.stats:
         name = stats.table.name
         assert stats.counts is not None
+        if plan.profile[name].arranged:
+            continue  # rows are where another plan put them; their heat was compared
         wrong = _wrong_order(order.get(name), stats.counts)
         if wrong is not None:
             yield Mistake(f"order.{name}", None, f"{wrong}; plan again")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from rowtier.profile.vocabulary import Vocabulary
 
 GIGA = 1e9
+STEP_VIEWS = ("step", "read-only")  # whose objective is the time of a step
 
 
 class MadeFor(Noun):
@@ -76,10 +77,13 @@ class Proof(Noun):
     cases: tuple[ProvedCase, ...] = ()  # plans that have fewer rounds
 
 
+RoundKind = Literal["exchange", "gateways", "copies"]
+
+
 class RoundsUsed(Noun):
     """Rounds that a plan has of one kind, and what nothing beats that has none of them."""
 
-    kind: Literal["exchange", "gateways", "copies"]
+    kind: RoundKind
     rounds: int
     without: FiniteFloat | None = None  # seconds; None: every plan has them
 
@@ -133,6 +137,11 @@ class Certificate(Noun):
     def gap(self) -> float:
         """At most this share above the best possible."""
         return self.objective / self.bound - 1 if self.bound else 0.0
+
+    @property
+    def times_a_step(self) -> bool:
+        """Whether the objective is the time of a step: of training, or of one that reads."""
+        return self.view in STEP_VIEWS
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,6 +197,14 @@ class Plan:
         refuse_mistakes(plan, f"plan {method!r}")
         return plan
 
+    def __repr__(self) -> str:
+        bands = sum(len(found) for found in self.bands.values())
+        tables, where = len(self.bands), self.cluster.name
+        said = f"<Plan: {self.method}, {tables} tables in {bands} bands on {where}"
+        if self.certificate is not None:
+            said += f", gap {self.certificate.gap:.2%}"
+        return f"{said}>"
+
     def __iter__(self) -> Iterator[tuple[Table, tuple[Band, ...]]]:
         for stats in self.profile.stats:
             yield stats.table, self.bands[stats.table.name]
@@ -236,13 +253,26 @@ class Plan:
     @property
     def assumed(self) -> CostOptions:
         """What the plan was made for, beside profile and cluster."""
-        return CostOptions(dense_s=self.origin.get("options", {}).get("dense_s", 0.0))
+        dense_s = self.origin.get("options", {}).get("dense_s", 0.0)
+        return CostOptions(dense_s=dense_s, training=not self.serves)
+
+    @property
+    def serves(self) -> bool:
+        """Whether the plan is for a cluster that only reads: `serve` was asked for."""
+        return bool(self.origin.get("options", {}).get("serve", False))
 
     def assuming(self, dense_s: float) -> Plan:
         """The same plan beside another time of the rest of the model: no bound is for that."""
+        if self.serves and dense_s:
+            raise UserError("the plan serves, so there is no sync for other work to hide: no dense")
         options = {**self.origin.get("options", {}), "dense_s": dense_s}
         proved = self.certificate if dense_s == self.assumed.dense_s else None
         return replace(self, origin={**self.origin, "options": options}, certificate=proved)
+
+    @property
+    def hotness_order(self) -> RowOrder | None:
+        """The row order, if it is one by heat: not where rows stay as an earlier plan put them."""
+        return None if any(stats.arranged for stats in self.profile.stats) else self.order
 
     def rows_in_order(self, table: str) -> NDArray[np.int64]:
         """All row ids of a table by rank."""

@@ -13,7 +13,7 @@ are read most per byte. Where tables stay whole, bounds have other reasons and a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 
@@ -42,7 +42,6 @@ from rowtier.profile.profile import TableStats
 from rowtier.tables import EXCHANGES, Exchange, Table
 
 KINDS = ("exchange", "gateways", "copies")  # of rounds
-PASSES = 2  # forward and backward
 ROUNDING = 1e-10  # of all that is added up: more than sums of millions of numbers are off by
 MANY = 64  # boxes of masses that are looked at together
 
@@ -70,7 +69,7 @@ def prove(plan: Plan) -> Proved | None:
         return Proved(0.0, dict.fromkeys(KINDS, 0.0))  # no step takes less than nothing
     if certificate.view == "recshard":
         return Proved(pooled_s(plan), {})
-    if certificate.view != "step":
+    if not certificate.times_a_step:
         return None
     checked = _Check(plan, certificate.proof)
     return Proved(checked.least_s() or 0.0, {kind: checked.least_s(kind) for kind in KINDS})
@@ -82,7 +81,7 @@ def proof_mistakes(plan: Plan) -> Iterator[Mistake]:
     if certificate is None or certificate.proof is None:
         return
     proof = certificate.proof
-    if certificate.view == "step":
+    if certificate.times_a_step:
         yield from form_mistakes(proof, plan.cluster, len(_Check(plan, proof).senders))
     elif certificate.view != "recshard":
         yield Mistake("", None, f"nothing proves bounds in view {certificate.view!r}; plan again")
@@ -127,6 +126,15 @@ class _Check:
     plan: Plan
     proof: Proof
 
+    @property
+    def _trains(self) -> bool:
+        return not self.plan.serves
+
+    @property
+    def _passes(self) -> int:
+        """Forward, and backward if the plan is for training."""
+        return 1 + self._trains
+
     def least_s(self, without: str = "") -> float | None:
         """The least over what rounds a plan may have; of each the best that any prices prove."""
         every = range(len(self._levels))
@@ -141,7 +149,7 @@ class _Check:
     def _proved(self) -> list[tuple[_Rounds, float]]:
         """What each case proves, but for the rounds."""
         levels = self._levels
-        cases = [(_Rounds(len(levels) - 1, 1, True), np.array(self.proof.prices))]
+        cases = [(_Rounds(len(levels) - 1, int(self._trains), True), np.array(self.proof.prices))]
         for case in self.proof.cases:
             rounds = _Rounds(levels.index(case.widest), levels.index(case.meets), case.relayed)
             cases.append((rounds, np.array(case.prices)))
@@ -184,7 +192,7 @@ class _Check:
     @cached_property
     def _own_rounds(self) -> list[_Rounds]:
         """The rounds of every way there is."""
-        return [_rounds(kept, self.plan.cluster) for kept in self._ways()]
+        return [self._rounds(kept) for kept in self._ways()]
 
     def _ways(self, exchanges: Sequence[Exchange] = EXCHANGES) -> Iterator[_Kept]:
         """Every way that the fields of a band can say, but for those that cannot be better.
@@ -211,6 +219,11 @@ class _Check:
                 if "sums" in exchanges and level:
                     sums = base.model_copy(update={"exchange": "sums"})
                     yield _Kept(sums, kind, memory, attached, level)
+
+    def _rounds(self, kept: _Kept) -> _Rounds:
+        """The rounds of a way; copies that nobody changes never meet."""
+        found = _rounds(kept, self.plan.cluster)
+        return found if self._trains else replace(found, met=0)
 
     def _exchanges(self, table: Table) -> list[Exchange]:
         """What readers of a table may get: not sums where they need rows, and what a pin says."""
@@ -240,7 +253,7 @@ class _Check:
             for kept, each in zip(ways, seconds, strict=True):
                 size = table.stored_row_bytes / cluster.group_size(kept.level)
                 cost = each + share * prices[kept.memory] * size
-                if not _allows(rounds, _rounds(kept, cluster)):
+                if not _allows(rounds, self._rounds(kept)):
                     cost = np.where(mass > 0, np.inf, cost)
                 # Where nothing is looked up there are no sums, however rows would be sent.
                 into = owned[kept.owner] if by_sums and kept.owner else fetched
@@ -378,8 +391,8 @@ class _Check:
     def _sum_s(self, table: Table) -> Floats:
         """Owners × distances: seconds for a sum of every sample, packed, sent and unpacked."""
         cluster = self.plan.cluster
-        links = np.append(0.0, PASSES * table.row_bytes * link_s_per_byte(tree_of(cluster)))
-        copy = PASSES * cluster.work.sum_copy_s(table.row_bytes)
+        links = np.append(0.0, self._passes * table.row_bytes * link_s_per_byte(tree_of(cluster)))
+        copy = self._passes * cluster.work.sum_copy_s(table.row_bytes)
         found = []
         for level, kind in self._owners:
             work = copy * (self._weight(0) + self._weight(kind) * self._each(kind))
@@ -412,16 +425,16 @@ class _Check:
         kinds = {s.table.name if s.table.pooling == "none" else "" for s in profile.stats}
         fixed = work.step_s + work.table_s * len(profile.stats) + work.band_s * len(kinds)
         held = output_bytes(profile, tree_of(cluster))
-        fixed += self._weight(0) * PASSES * work.output_byte_s * float(held.max())
+        fixed += self._weight(0) * self._passes * work.output_byte_s * float(held.max())
         fixed -= self.proof.sync_weight * self.plan.assumed.dense_s * work.hidden
         if rounds.asked:
             near = cluster.levels[rounds.asked - 1].size - 1
             peers = near if rounds.relayed else near * cluster.group_size(rounds.asked - 1)
-            fixed += (1 + PASSES) * (work.round_s + _waits_s(cluster, rounds.asked, peers))
+            fixed += (1 + self._passes) * (work.round_s + _waits_s(cluster, rounds.asked, peers))
         for level in _wide(cluster):
             waits = _waits_s(cluster, level, cluster.levels[level - 1].size - 1)
             if rounds.relayed and not self._idle and level <= 2 and level < rounds.asked:
-                fixed += (1 + PASSES) * (work.round_s + waits)
+                fixed += (1 + self._passes) * (work.round_s + waits)
             if 0 < rounds.met <= level:
                 fixed += 2 * (work.round_s + self.proof.sync_weight * waits)
         return fixed

@@ -12,36 +12,33 @@ of a data loader get the file's name when the remapper is pickled.
 from __future__ import annotations
 
 import math
-import os
-import tempfile
-import warnings
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from rowtier.band import Band, layers_of
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.plan.bags import Jagged, Origin, jagged_batch, origin_of
+from rowtier.plan.memory_files import aligned, memory_file, remove_file, sweep_files
+from rowtier.profile.growing import IdFeature
 from rowtier.profile.ids import Where, numbers_of, settled_numbers, settled_rows, unchecked_rows
 from rowtier.profile.order import rows_by_rank
 from rowtier.profile.vocabulary import VocabularyIndex
 from rowtier.tables import Table
-from rowtier.units import show_bytes
 
 if TYPE_CHECKING:
     from rowtier.plan.plan import Plan
 
 Ints = NDArray[np.int64]
 Addresses = NDArray[Any]  # int32, or int64 above 2³¹ rows
-_PREFIX = "rowtier-remap-"
-SHARED = "/dev/shm"
 
 
 class Read(NamedTuple):
@@ -62,15 +59,23 @@ def reads_of(tables: Iterable[Table]) -> tuple[Read, ...]:
     )
 
 
+# From ids of growing tables, by table and feature, to rows, and a note of when that was.
+Resolver: TypeAlias = Callable[
+    [Mapping[str, Sequence[IdFeature]]], tuple[Mapping[str, Sequence[Ints]], object]
+]
+
+
 class Addressed(dict[str, Jagged]):
     """A batch whose ids have been turned into addresses; `ShardedEmbeddings` takes it as it is."""
 
-    def __init__(self, jagged: Mapping[str, Jagged], origin: Origin | None = None):
+    def __init__(
+        self, jagged: Mapping[str, Jagged], origin: Origin | None = None, mark: int | None = None
+    ):
         super().__init__(jagged)
-        self.origin = origin or Origin()
+        self.origin, self.mark = origin or Origin(), mark  # the mark of the remapper
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Addressed, (dict(self), self.origin)
+        return Addressed, (dict(self), self.origin, self.mark)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +110,11 @@ class Remapper:
     """
 
     def __init__(
-        self, path: str, specs: tuple[_Spec, ...], rows: bool = False, *, owner: bool = False
-    ):
+        self, path: str, specs: tuple[_Spec, ...], rows: bool = False, mark: int | None = None,
+        *, owner: bool = False,
+    ):  # fmt: skip
         self.path, self._specs, self.holds_rows = path, specs, rows
+        self.mark = mark  # a digest of all addresses: the same where batches are interchangeable
         # A plain array: compiled loops take those without looking twice.
         self._file = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         self.tables = {spec.table.name: spec.open(self._file) for spec in specs}
@@ -120,7 +127,12 @@ class Remapper:
             dtype=np.int64,
         )
         self._all_narrow = all(spec.item_bytes == 4 for spec in specs)
-        self._end = weakref.finalize(self, _remove, path) if owner else None
+        self._end = weakref.finalize(self, remove_file, path) if owner else None
+        self.growing: Resolver | None = None  # what gives new ids of growing tables rows
+        self._growing: dict[str, list[int]] = {}
+        for at, read in enumerate(self.reads):
+            if read.table.grows:
+                self._growing.setdefault(read.table.name, []).append(at)
 
     @classmethod
     def of(cls, plan: Plan, *, rows: bool = False) -> Remapper:
@@ -131,17 +143,24 @@ class Remapper:
                 "which row lies where: profile the data with `rowtier profile DATA --tables "
                 "tables.yaml -o profile/`, and plan from that"
             )
-        _sweep()
+        growing = [table.name for table, _ in plan if table.grows]
+        if rows and growing:
+            raise UserError(
+                f"rows=True, and table {growing[0]!r} has `ids: grow`: which row an id has "
+                "changes while training, so give the ids"
+            )
+        sweep_files()
         specs = tuple(_specs(plan, rows))
-        path = _new_file(max(1, specs[-1].stop))
+        path = memory_file(max(1, specs[-1].stop))
         try:
             memory = np.memmap(path, dtype=np.uint8, mode="r+")
             for spec in specs:
                 spec.fill(memory, plan)
             memory.flush()
-            return cls(path, specs, rows, owner=True)
+            mark = _mark([spec.open(np.asarray(memory)).address for spec in specs])
+            return cls(path, specs, rows, mark, owner=True)
         except BaseException:
-            _remove(path)
+            remove_file(path)
             raise
 
     def forget(self) -> None:
@@ -150,23 +169,60 @@ class Remapper:
             self._end()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _attach, (self.path, self._specs, self.holds_rows)
+        return _attach, (self.path, self._specs, self.holds_rows, self.mark)
 
     def __call__(self, batch: Any) -> Addressed:
         """The same batch with addresses for ids; what has no row is treated as its table says."""
         if isinstance(batch, Addressed):
-            return batch
+            return self._checked(batch)
         found = jagged_batch(batch, self._features)
         jagged = [found[read.feature] for read in self.reads]
-        rows = [self._rows(*pair) for pair in zip(self.reads, jagged, strict=True)]
+        grown, resolved = self._grown(jagged)
+        rows = [
+            self._rows(read, part) if known is None else known
+            for read, part, known in zip(self.reads, jagged, grown, strict=True)
+        ]
         addresses = self._addresses(rows)
         return Addressed(
             {
                 entry[0].key: self._addressed(*entry)
                 for entry in zip(self.reads, jagged, rows, addresses, strict=True)
             },
-            origin_of(batch),
+            replace(origin_of(batch), resolved=resolved),
+            self.mark,
         )
+
+    def _checked(self, batch: Addressed) -> Addressed:
+        if batch.mark in (None, self.mark):
+            return batch
+        raise UserError(
+            "a batch whose ids were turned into addresses for another plan, where its rows have "
+            "other addresses (after embeddings.migrate, or of another remapper): hand the workers "
+            "embeddings.plan.remapper() and make the batch anew, or give the ids"
+        )
+
+    def _grown(self, jagged: list[Jagged]) -> tuple[list[Ints | None], object]:
+        """The rows of reads of growing tables, None for others; and when that was."""
+        found: list[Ints | None] = [None] * len(jagged)
+        if not self._growing:
+            return found, None
+        if self.growing is None:
+            raise UserError(
+                f"table {next(iter(self._growing))!r} has `ids: grow`, and ids get their rows "
+                "from all ranks together: give the module the batch as it is, without a remapper"
+            )
+        asked = {
+            name: [
+                IdFeature(self.reads[at].feature, jagged[at].values, jagged[at].edges)
+                for at in here
+            ]
+            for name, here in self._growing.items()
+        }
+        rows, resolved = self.growing(asked)
+        for name, here in self._growing.items():
+            for at, part in zip(here, rows[name], strict=True):
+                found[at] = part
+        return found, resolved
 
     def _rows(self, read: Read, jagged: Jagged) -> NDArray[np.integer[Any]]:
         """The rows of ids; one that has none is outside of the table."""
@@ -271,14 +327,14 @@ class _Spec:
 
     @property
     def stop(self) -> int:
-        return self.start + sum(_aligned(np.dtype(d).itemsize * n) for d, n in self._layout)
+        return self.start + sum(aligned(np.dtype(d).itemsize * n) for d, n in self._layout)
 
     def _arrays(self, memory: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
         start = self.start
         for dtype, length in self._layout:
             size = length * np.dtype(dtype).itemsize
             yield memory[start : start + size].view(dtype)
-            start += _aligned(size)
+            start += aligned(size)
 
     def open(self, memory: NDArray[np.uint8]) -> TableMap:
         arrays = self._arrays(memory)
@@ -331,10 +387,6 @@ def _index_layout(plan: Plan, table: Table) -> tuple[tuple[str, int], ...]:
     return tuple((array.dtype.str, len(array)) for array in (*index.ids, index.slots))
 
 
-def _aligned(size: int) -> int:
-    return -(-size // 64) * 64
-
-
 def _inverse(order: Addresses) -> Ints:
     """Where each number stands in an order of all of them."""
     places = np.empty(len(order), dtype=np.int64)
@@ -354,73 +406,18 @@ def _by_address(by_rank: Ints, layer: list[Band]) -> Ints:
     return rows
 
 
-def _attach(path: str, specs: tuple[_Spec, ...], rows: bool) -> Remapper:
+def _mark(addresses: Iterable[Addresses]) -> int:
+    """A digest of where all rows lie."""
+    digest = xxhash.xxh3_64()
+    for address in addresses:
+        digest.update(address.view(np.uint8).data)
+    return int(digest.intdigest())
+
+
+def _attach(path: str, specs: tuple[_Spec, ...], rows: bool, mark: int | None = None) -> Remapper:
     if not Path(path).exists():
         raise UserError(
             f"{path}: the remap tables are gone; the process that made them has ended, or all its "
             "ranks have joined already. Call plan.remapper() and hand that to the workers"
         )
-    return Remapper(path, specs, rows, owner=False)
-
-
-def _folders() -> list[str]:
-    """Where memory files may lie: in memory, or else on a disk."""
-    shared = [SHARED] if os.access(SHARED, os.W_OK) else []
-    return [*shared, tempfile.gettempdir()]
-
-
-def _new_file(size_bytes: int) -> str:
-    """A file that really has so much room: writing to mapped memory that has none is a crash."""
-    said = []
-    for folder in _folders():
-        try:
-            path = _allotted(folder, size_bytes)
-        except OSError as error:
-            said.append(f"{folder}: {error.strerror}")
-            continue
-        if said:
-            warnings.warn(
-                f"remap tables need {show_bytes(size_bytes)} ({'; '.join(said)}), so they are in "
-                f"{folder}, which may be slower: enlarge {SHARED} (docker run --shm-size)",
-                stacklevel=3,
-            )
-        return path
-    raise UserError(
-        f"the remap tables need {show_bytes(size_bytes)}, and there is no room for them "
-        f"({'; '.join(said)}): enlarge {SHARED} (docker run --shm-size), or set TMPDIR to a folder "
-        "that has the room"
-    )
-
-
-def _allotted(folder: str, size_bytes: int) -> str:
-    handle, path = tempfile.mkstemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=folder)
-    try:
-        os.posix_fallocate(handle, 0, size_bytes)
-    except BaseException:
-        _remove(path)
-        raise
-    finally:
-        os.close(handle)
-    return path
-
-
-def _remove(path: str) -> None:
-    Path(path).unlink(missing_ok=True)
-
-
-def _sweep() -> None:
-    """Remove files of processes that were killed."""
-    for path in (path for folder in _folders() for path in Path(folder).glob(f"{_PREFIX}*")):
-        pid = path.name.removeprefix(_PREFIX).partition("-")[0]
-        if pid.isdigit() and not _alive(int(pid)):
-            _remove(str(path))
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+    return Remapper(path, specs, rows, mark, owner=False)

@@ -150,7 +150,7 @@ def missing_seals(folder: StrPath) -> list[Mistake]:
             found.append(Mistake(f"made_for.{key}", value, "is no fingerprint; plan again"))
     sealed = data.get("vocabularies") or {}
     tables = curve.get("tables", ()) if data.get("order") is not None else ()
-    needed = [table["name"] for table in tables if table.get("ids") == "vocabulary"]
+    needed = [table["name"] for table in tables if table.get("ids") in ("vocabulary", "grow")]
     return found + [Mistake(f"vocabularies.{n}", None, why) for n in needed if n not in sealed]
 
 
@@ -179,7 +179,7 @@ def _read_vocabularies(path: Path, profile: Profile, file: _PlanFile) -> dict[st
     if unknown:
         hint = "the profile has no such table; drop it"
         raise InvalidError(path / MARKER, [Mistake(f"vocabularies.{unknown[0]}", None, hint)])
-    needed = [t for t in known.values() if t.ids == "vocabulary" and file.order is not None]
+    needed = [t for t in known.values() if t.has_vocabulary and file.order is not None]
     if not needed:
         return {}
     from rowtier.profile.vocabulary import read_vocabulary

@@ -138,7 +138,7 @@ def _verified(plan: Plan, originals: Originals, mistakes: list[Mistake]) -> Verd
     covers = "" if certificate is None else certificate.covers
     if certificate is not None and not covers and proved is not None:
         wanted = plan.constraints or Constraints()  # files of earlier versions do not say
-        covers = known_covers(plan.method, wanted, certificate.left)[0]
+        covers = known_covers(plan.method, wanted, certificate.left, serves=plan.serves)[0]
     return Verdict(
         tuple(mistakes),
         None if certificate is None else certificate.view,

@@ -195,7 +195,7 @@ def comparison_chart(sheet: Sheet, bound_s: float | None) -> Any:
 
 def _bound_s(facts: Facts) -> float | None:
     certificate = facts.plan.certificate
-    return certificate.bound if certificate is not None and certificate.view == "step" else None
+    return certificate.bound if certificate is not None and certificate.times_a_step else None
 
 
 def _colours(alt: Any, field: str, domain: Sequence[str] | None = None) -> Any:

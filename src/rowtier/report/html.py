@@ -15,6 +15,7 @@ from importlib import resources
 from typing import Any
 
 from rowtier import __version__
+from rowtier.evaluate.drift import PlanDrift
 from rowtier.evaluate.phrases import prices
 from rowtier.foreign import shown
 from rowtier.plan.plan import Plan
@@ -22,9 +23,10 @@ from rowtier.reading import StrPath
 from rowtier.report.alerts import Alert, find_alerts
 from rowtier.report.charts import all_charts, altair
 from rowtier.report.facts import Facts
-from rowtier.report.sheets import all_sheets, curves
+from rowtier.report.sheets import all_sheets, curves, drift_sheet
 from rowtier.report.verdict import (
     comparison_rows,
+    drift_rows,
     headline,
     inputs,
     level_rows,
@@ -57,15 +59,20 @@ class Report:
         }
 
 
-def make_report(plan: Plan | StrPath, *, baselines: bool = True) -> Report:
+def make_report(
+    plan: Plan | StrPath, *, baselines: bool = True, drift: PlanDrift | None = None
+) -> Report:
     """Make the page of a plan; the baselines it is compared with are planned on the way.
 
-    Equal plans give equal pages. Needs `pip install "rowtier[report]"`.
+    With `drift` the page says what newer data makes of the plan. Equal plans give equal pages.
+    Needs `pip install "rowtier[report]"`.
     """
     altair()  # what is missing is said before anything is planned
     folder = "plan/" if isinstance(plan, Plan) else shown(plan)
     facts = Facts.of(plan if isinstance(plan, Plan) else Plan.load(plan), baselines)
     alerts, sheets = find_alerts(facts), all_sheets(facts)
+    if drift is not None:
+        sheets["drift"] = drift_sheet(drift)
     data = {
         "sheets": {name: sheet.to_dict() for name, sheet in sheets.items()},
         "charts": all_charts(facts, sheets),
@@ -85,6 +92,8 @@ def make_report(plan: Plan | StrPath, *, baselines: bool = True) -> Report:
         step_lines=step_lines(facts),
         prices=prices(facts.plan.certificate),
         inputs=inputs(facts, folder),
+        drift=drift,
+        drifted=[] if drift is None else drift_rows(sheets["drift"]),
         grouped=any(bar == "" for bar in sheets["load"].column("bar")),
         style=_page_file("page.css"),
         script=_page_file("page.js"),

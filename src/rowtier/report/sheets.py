@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from rowtier.cluster import DEVICE, Cluster
+from rowtier.evaluate.drift import PlanDrift
 from rowtier.evaluate.shares import tier_seconds
 from rowtier.evaluate.words import Cut, cuts, placement
 from rowtier.profile.curve import Curve
@@ -132,6 +133,21 @@ def tables_sheet(facts: Facts) -> Sheet:
         )
     columns = ("table", "rows", "dim", "bytes", "lookups_per_step", "step_share", "slow_share")
     return Sheet.of((*columns, *_EXPECTED, "placement"), rows)
+
+
+def drift_sheet(drift: PlanDrift) -> Sheet:
+    """Every table's hot set on newer data, those that lost most lookups first."""
+    moving = {table.name: table for table in drift.move.tables}
+    columns = ("table", "lookups_per_step", "hot_share_planned", "hot_share_now")
+    rows = [
+        (
+            *(table.name, table.lookups, table.before, table.now, table.best, table.unseen),
+            *(moving[table.name].moved_bytes, moving[table.name].within_bytes),
+        )
+        for table in drift.tables
+    ]
+    more = ("hot_share_best", "unseen_share", "moved_bytes", "within_bytes")
+    return Sheet.of((*columns, *more), rows)
 
 
 _EXPECTED = ("unseen", "unseen_low", "unseen_high", "distinct", "distinct_low", "distinct_high")

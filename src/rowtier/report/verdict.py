@@ -17,6 +17,7 @@ from rowtier.report.facts import Facts
 from rowtier.report.sheet import Cell, Sheet
 from rowtier.units import show_bytes, show_count, spell_bandwidth, spell_seconds
 
+MAX_DRIFTED = 20  # tables; all of them are in the data
 SHOWN_ELSEWHERE = {"view", "objective", "bound", "binding", "prices", "from_statistics"}
 
 
@@ -48,16 +49,28 @@ def headline(facts: Facts) -> str:
     certificate = facts.plan.certificate
     if certificate is None:
         return said + ". This method proves no bound."
-    what = "" if certificate.view == "step" else f" in its own measure, {_says(certificate)}"
+    what = "" if certificate.times_a_step else f" in its own measure, {_says(certificate)}"
     return said + (
         f". By its certificate it is at most {certificate.gap:.1%} above the best possible{what}."
     )
+
+
+def drift_rows(sheet: Sheet) -> list[list[str]]:
+    """The tables of the page's part on drift, as text: those that lost most lookups."""
+    found = []
+    for row in sheet.rows[:MAX_DRIFTED]:
+        name, lookups, *shares = row[:6]
+        moved = sum(float(amount or 0) for amount in row[6:])
+        cells = [f"{float(share or 0):.1%}" for share in shares]
+        found.append([str(name), show_count(float(lookups or 0)), *cells, show_bytes(moved)])
+    return found
 
 
 def tiles(facts: Facts) -> list[Tile]:
     """The figures to see first."""
     profile, cluster, load = facts.plan.profile, facts.plan.cluster, facts.load
     held = sum(stats.table.stored_bytes for stats in profile.stats)
+    beside = "without" if facts.plan.serves else "with"
     return [
         Tile(
             "step time, predicted",
@@ -72,7 +85,7 @@ def tiles(facts: Facts) -> list[Tile]:
             _unbroken(f"{ms(load.spread.p50_s)} p50, {ms(load.spread.expected_s)} on average"),
         ),
         *_certificate_tiles(facts.plan.certificate),
-        Tile("model", show_bytes(held), f"{len(profile.stats):,} tables with optimizer state"),
+        Tile("model", show_bytes(held), f"{len(profile.stats):,} tables {beside} optimizer state"),
         Tile("machine", f"{cluster.num_devices:,} devices", cluster.name),
     ]
 
@@ -82,7 +95,7 @@ def _certificate_tiles(certificate: Certificate | None) -> Iterator[Tile]:
         yield Tile("gap", "unknown", "this method proves no bound")
         return
     bound = amount(certificate, certificate.bound)
-    measure = "" if certificate.view == "step" else f" ({_says(certificate)})"
+    measure = "" if certificate.times_a_step else f" ({_says(certificate)})"
     checked = "" if certificate.proof is None else "; rowtier verify recomputes it"
     yield Tile(
         "gap, as certified",
@@ -226,8 +239,8 @@ def _asked(plan: Plan) -> str:
             said += f" --{name}"
         elif name in ("reserve", "confidence"):
             said += f" --{name} {100 * value:g}%"
-        elif name == "fit":
-            said += f" --fit {value}"
+        elif name in ("fit", "rows_as"):
+            said += f" --{name.replace('_', '-')} {value}"
         elif name == "dense_s":
             said += f" --dense {spell_seconds(value)}"
     return said

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
 
 import numpy as np
 
 from rowtier.cost.memory import memory_sizes
 from rowtier.cost.step import StepCost
 from rowtier.plan.binding import binding_step
+from rowtier.plan.claims import rounds_of
 from rowtier.plan.covers import joint_covers
 from rowtier.plan.joint.bound import Least, proof_of
 from rowtier.plan.joint.dual import LEAST_WORTH
@@ -23,10 +23,10 @@ def certificate_of(least: Least, options: PlanOptions, cost: StepCost, bound: fl
     """The certificate of a placement that costs this."""
     wanted = options.constraints
     return Certificate(
-        view="step",
+        view="read-only" if options.serve else "step",
         objective=cost.step_s,
         bound=bound,
-        covers=joint_covers(wanted),
+        covers=joint_covers(wanted, serves=options.serve),
         binding=_binding(least, options, cost),
         prices=tuple(_prices(least, cost)),
         rounds=tuple(_rounds(least, cost)),
@@ -57,15 +57,7 @@ def _binding(least: Least, options: PlanOptions, cost: StepCost) -> str:
 
 def _rounds(least: Least, cost: StepCost) -> Iterator[RoundsUsed]:
     """The kinds of rounds that a plan has, and what nothing beats without each."""
-    phases, each = cost.links.phases, cost.phases()
-    copies = each.get("copies", 0)
-    relayed = int((phases.relayed & phases.asked).sum())
-    counts: dict[Literal["exchange", "gateways", "copies"], int] = {
-        "exchange": sum(each.values()) - copies,
-        "gateways": relayed,
-        "copies": copies,
-    }
-    for kind, rounds in counts.items():
+    for kind, rounds in rounds_of(cost).items():
         if rounds:
             lacking = [p for p in least.phases if not _has(p, kind)]
             without = min((least.seconds_of(p) for p in lacking), default=None)
