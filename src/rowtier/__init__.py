@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
     from rowtier.profile.vocabulary import Vocabulary
     from rowtier.report.html import Report, make_report
+    from rowtier.runtime.checkpoint.read_export import ServedRows, read_export
+    from rowtier.runtime.deltas.delta import Delta
     from rowtier.synth.make import WORKLOADS, make_workload
     from rowtier.tables import Table, Tables
     from rowtier.work import UpdateWork, Work
@@ -64,7 +66,10 @@ _HOME = {
     "FeatureStats": "profile.profile", "Profile": "profile.profile",
     "RowCounts": "profile.profile", "TableStats": "profile.profile",
     "ProfileOptions": "profile.make", "make_profile": "profile.make",
+    "Delta": "runtime.deltas.delta",
     "Report": "report.html", "make_report": "report.html",
+    "ServedRows": "runtime.checkpoint.read_export",
+    "read_export": "runtime.checkpoint.read_export",
     "WORKLOADS": "synth.make", "make_workload": "synth.make",
     "Table": "tables", "Tables": "tables",
     "UpdateWork": "work", "Work": "work",
@@ -79,6 +84,7 @@ __all__ = [
     "Comparison",
     "Constraints",
     "Curve",
+    "Delta",
     "Device",
     "Diff",
     "Explanation",
@@ -96,6 +102,7 @@ __all__ = [
     "Report",
     "RowCounts",
     "RowtierError",
+    "ServedRows",
     "Server",
     "Table",
     "TableStats",
@@ -115,6 +122,7 @@ __all__ = [
     "make_report",
     "make_workload",
     "predict",
+    "read_export",
     "replay",
     "rows_of",
 ]

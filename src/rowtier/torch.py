@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from rowtier.plan.bags import Bags
 from rowtier.plan.remap import Addressed, Remapper
+from rowtier.runtime.autopilot import Autopilot, PilotDecision
 from rowtier.runtime.batches.file_batches import FileBatch, ParquetBatches
+from rowtier.runtime.checkpoint.export import export
+from rowtier.runtime.checkpoint.pending import PendingSave
 from rowtier.runtime.checkpoint.save_load import load_checkpoint, save_checkpoint
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.exchange.counters import Counters, Totals
 from rowtier.runtime.exchange.troubles import LostRankError
+from rowtier.runtime.migrate import Migration
 from rowtier.runtime.module import ShardedEmbeddings
 from rowtier.runtime.optim import (
     SGD,
@@ -34,6 +38,7 @@ __all__ = [
     "SGD",
     "Adagrad",
     "Addressed",
+    "Autopilot",
     "Bags",
     "Counters",
     "DenseTime",
@@ -42,8 +47,11 @@ __all__ = [
     "FileBatch",
     "JaggedRows",
     "LostRankError",
+    "Migration",
     "MomentumSGD",
     "ParquetBatches",
+    "PendingSave",
+    "PilotDecision",
     "Pipeline",
     "Remapper",
     "RowwiseAdagrad",
@@ -53,6 +61,7 @@ __all__ = [
     "Together",
     "Totals",
     "UnshardedEmbeddings",
+    "export",
     "load_checkpoint",
     "save_checkpoint",
 ]

@@ -19,7 +19,7 @@ SAMPLES = 12  # of all ranks together; 1, 3 and 4 divide it
 class Model(torch.nn.Module):
     """Embeddings of a plan below one dense layer."""
 
-    def __init__(self, plan: rowtier.Plan, group: Any):
+    def __init__(self, plan: rowtier.Plan, group: Any, **options: Any):
         super().__init__()
         self.embeddings = ShardedEmbeddings(
             plan,
@@ -28,9 +28,10 @@ class Model(torch.nn.Module):
             gradients="sum",
             local_world_size=plan.cluster.group_size(1) if plan.cluster.levels else None,
             seed=3,
+            **options,
         )
         torch.manual_seed(5)
-        self.dense = torch.nn.Linear(sum(t.embedding_dim for t, _ in plan), 1)
+        self.dense = torch.nn.Linear(sum(t.embedding_dim * len(t.features) for t, _ in plan), 1)
 
     def forward(self, batch: dict[str, Any]) -> torch.Tensor:
         """One number a sample; sequences are added up."""
@@ -47,11 +48,11 @@ class Model(torch.nn.Module):
 class Training:
     """Everything that a checkpoint has to carry."""
 
-    def __init__(self, plan: rowtier.Plan, group: Any):
+    def __init__(self, plan: rowtier.Plan, group: Any, **options: Any):
         self.plan, self.group = plan, group
         self.rank = 0 if group is None else dist.get_rank(group)
         self.size = 1 if group is None else dist.get_world_size(group)
-        self.model = Model(plan, group)
+        self.model = Model(plan, group, **options)
         self.dense = torch.optim.Adam(self.model.dense.parameters(), lr=0.01)
         rows = self.model.embeddings.optimizer
         self.schedule = torch.optim.lr_scheduler.StepLR(rows, 4, 0.5)
@@ -68,9 +69,9 @@ class Training:
             "step": self.step,
         }
 
-    def save(self, folder: Path, **options: Any) -> None:
+    def save(self, folder: Path, **options: Any) -> Any:
         """All parts."""
-        save_checkpoint(folder, process_group=self.group, **options, **self.parts)
+        return save_checkpoint(folder, process_group=self.group, **options, **self.parts)
 
     def load(self, folder: Path) -> None:
         """All parts."""

@@ -13,7 +13,7 @@ import pytest
 from plans import plan_for
 
 from rowtier import Table, UserError
-from rowtier.plan import remap
+from rowtier.plan import memory_files
 
 TABLE = Table(name="t", num_embeddings=400_000, embedding_dim=4, features=("f",))
 
@@ -35,7 +35,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         mounted = False
     if not mounted:
         pytest.skip("mounting needs root")
-    monkeypatch.setattr(remap, "SHARED", str(folder))
+    monkeypatch.setattr(memory_files, "SHARED", str(folder))
     yield folder
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
@@ -69,7 +69,7 @@ def test_what_killed_processes_left_is_removed_wherever_it_is(
 ) -> None:
     shared = tmp_path / "shm"
     shared.mkdir()
-    monkeypatch.setattr(remap, "SHARED", str(shared))
+    monkeypatch.setattr(memory_files, "SHARED", str(shared))
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     gone = 2**22 + 1  # above any number that Linux gives
     left = [folder / f"rowtier-remap-{gone}-x" for folder in (shared, tmp_path)]

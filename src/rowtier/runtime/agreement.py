@@ -29,6 +29,7 @@ from rowtier.runtime.exchange.board import Board, in_time
 from rowtier.runtime.exchange.neighbours import told
 from rowtier.runtime.exchange.troubles import LostRankError, difference, first_line
 from rowtier.runtime.exchange.watchdog import Patience, RankWatch
+from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.groups import Group
 from rowtier.runtime.options import RunOptions
 from rowtier.runtime.store.world import World
@@ -64,9 +65,9 @@ def prepared_together(
     try:
         found = prepare()
     except UserError as error:
-        _meet(group, watch, _Said(error=str(error)))
+        _meet(group, watch, Said(error=str(error)))
         raise
-    _meet(group, watch, _Said(fields_of(found, kind)))
+    _meet(group, watch, Said(fields_of(found, kind)))
     return found, watch
 
 
@@ -89,7 +90,7 @@ def fields_of(found: Prepared, kind: str) -> dict[str, Any]:
     options = found.options
     fields: dict[str, Any] = {f"{name} version": said for name, said in versions().items()}
     fields |= {"byte order": sys.byteorder, "class": kind}
-    fields |= _plan_fields(found.plan)
+    fields |= plan_fields(found.plan)
     fields |= {
         "gradients": options.gradients,
         "ids": options.ids,
@@ -97,6 +98,8 @@ def fields_of(found: Prepared, kind: str) -> dict[str, Any]:
         "init": "none" if options.init is None else "given",
         "rows": options.rows,
         "counters": options.counters,
+        "heat_counts": options.heat_counts or 0,
+        "deltas": options.deltas,
         "tiers on disk": ", ".join(sorted(options.tiers)) or "none",
     }
     for optimizer, tables in found.groups:
@@ -107,7 +110,8 @@ def fields_of(found: Prepared, kind: str) -> dict[str, Any]:
     return fields
 
 
-def _plan_fields(plan: Plan) -> dict[str, Any]:
+def plan_fields(plan: Plan) -> dict[str, Any]:
+    """What must be the same of a plan on all ranks, by name."""
     fields: dict[str, Any] = {
         "cluster": f"{plan.cluster.name!r} ({plan.cluster.fingerprint})",
         "tables of the plan": ", ".join(table.name for table, _ in plan),
@@ -128,7 +132,7 @@ def _plan_fields(plan: Plan) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Said:
+class Said:
     """What a rank tells the others: its fields, or why it has none."""
 
     fields: Mapping[str, Any] | None = None
@@ -136,23 +140,36 @@ class _Said:
 
     @property
     def digest(self) -> int:
+        """One number for all of it."""
         text = json.dumps(self.fields) if self.fields is not None else ""
         return xxhash.xxh3_64_intdigest(text.encode()) >> 2 | bool(self.error) << 62
 
 
-def _meet(group: dist.ProcessGroup, watch: RankWatch, own: _Said) -> None:
+def _meet(group: dist.ProcessGroup, watch: RankWatch, own: Said) -> None:
     """Compare with all ranks; raise on all of them, unless all say the same."""
-    digests = _Gathering(group, watch).run(own.digest)
+    _compare(group, _Gathering(group, watch).run(own.digest), own, "make its embeddings")
+
+
+def agree_on(wire: Wire, own: Said, what: str) -> None:
+    """Compare with all ranks in the middle of training, for something that all do or none.
+
+    Messages have stamps by then, so a rank that makes another call is named at once.
+    """
+    if wire.world.group is not None:
+        digests = wire.swap_fixed(np.full((wire.world.size, 1), own.digest, dtype=np.int64))
+        with wire.guarded:
+            _compare(wire.world.group, digests[:, 0].tolist(), own, what)
+
+
+def _compare(group: dist.ProcessGroup, digests: Sequence[int], own: Said, what: str) -> None:
     if len(set(digests)) == 1:
         return
-    said: list[_Said] = told(group, len(digests), own)
+    said: list[Said] = told(group, len(digests), own)
     if own.error:
         return  # its own error says more
     for rank, one in enumerate(said):
         if one.error:
-            raise MismatchError(
-                f"rank {rank} cannot make its embeddings, so no rank can: {one.error}"
-            )
+            raise MismatchError(f"rank {rank} cannot {what}, so no rank can: {one.error}")
     found = difference({rank: one.fields or {} for rank, one in enumerate(said)})
     raise MismatchError(found or "ranks were given different things; see docs/training.md")
 

@@ -60,7 +60,11 @@ class Inside:
             self._began = time.perf_counter()
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
-        if self._watch is not None:
-            self._watch.leave(self._before, error)
+        watch = self._watch
+        if error is None and watch is not None:  # as `watch.leave` does
+            watch.last, watch.failed = self._call, ""
+            watch.call, watch.since = self._before, time.monotonic()
+        elif watch is not None:
+            watch.leave(self._before, error)
         if self._timed is not None:
             self._timed.leave_out(time.perf_counter() - self._began)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch.distributed as dist
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
@@ -24,16 +23,21 @@ from rowtier.runtime.exchange.step import Exchange, Trip
 from rowtier.runtime.exchange.sync import Sums
 from rowtier.runtime.exchange.watchdog import RankWatch
 from rowtier.runtime.exchange.wire import Wire
+from rowtier.runtime.growing import GrowingIds
 from rowtier.runtime.kernels.update_loops import squares_of
 from rowtier.runtime.optim import SGD, Optimizer, Update
+from rowtier.runtime.shared_remap import shared_remapper
 from rowtier.runtime.store.address import Piece, pieces_of
-from rowtier.runtime.store.memory import memories
+from rowtier.runtime.store.changes import ALL, Changes, Marks
+from rowtier.runtime.store.memory import Memory, Rows, memories
 from rowtier.runtime.store.storage import Init, Shard, first_weights
+from rowtier.runtime.store.world import World
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 FORWARD, BACKWARD = "forward", "backward"  # calls, by the names that users know
+NEW_IDS = "the look at new ids"
 STEP, CLIP = "optimizer.step()", "clip_grad_value_()"
 _CHUNK = 1 << 13  # rows that are made at once
 
@@ -45,25 +49,58 @@ class Asked:
     batch: Addressed
     trip: Future[Trip]
     weights: Mapping[str, Any] = field(default_factory=dict)  # of lookups that want a gradient
+    generation: int = 0  # of the engine
+    given: Any = None  # what it was made of, to ask again for after a migration
 
 
 class Engine:
     """One rank's part of a plan."""
 
     def __init__(self, prepared: Prepared, watch: RankWatch | None):
-        plan, groups, options, self.world = prepared
-        self.plan, self.groups, self.options = plan, groups, options
-        self.wire = Wire(self.world)
+        plan, self.groups, self.options, world = prepared
+        self.wire = Wire(world)
         self.wire.meet(watch)
         self.watch = watch
         self.standing = Standing() if watch is None else self.wire.troubles.standing
-        self.remapper = _shared_remapper(plan, self.wire, options.rows)
-        self.pieces = pieces_of(plan, self.world)
-        every = [piece for layers in self.pieces.values() for layer in layers for piece in layer]
-        self.counters = Counters(self.world, every, options.counters, [self.wire])
-        self.memories = memories(plan.cluster.tier_names, options.tiers)
+        self.counters = Counters(world, [], self.options.counters, [self.wire])
+        self.memories: dict[str, Memory] = {}
+        self.generation, self.failed = 0, ""  # plans before this one; why nothing works any more
+        self.step_number = 0
+        self.changes: Changes | None = None
+        self._sums: dict[int, Sums] | None = None
+        self._beside: ThreadPoolExecutor | None = None
+        self._synced: Future[dict[int, Sums]] | None = None
+        self.dense_time: DenseTime | None = None  # while somebody measures
+        self.growing: GrowingIds | None = None
+        if any(table.grows for table, _ in plan):
+            self.growing = GrowingIds(plan, self.wire, lambda: self.begin(NEW_IDS))
+            self.growing.reset = self.reset_rows
+        remapper = shared_remapper(plan, self.wire, self.options.rows)
+        self.place(plan, world, remapper)
+        self.counters.begin_plan(world, self.every_piece)
+        self.initialise()
+        if self.options.deltas:
+            shards = list(self.shards.values())
+            self.changes = Changes(remapper.tables, self.run_shards, shards)
+            if self.growing is not None:
+                self.growing.renamed = self.mark_changed
+                self.growing.keep_lost()
+
+    def place(
+        self, plan: Plan, world: World, remapper: Remapper,
+        kept: Callable[[Engine], Mapping[int, Rows]] = lambda _: {},
+    ) -> None:  # fmt: skip
+        """Make room for the rows of a plan.
+
+        `kept` says, once bundles are known, which of their pieces have rows already.
+        """
+        self.plan, self.world, self.remapper = plan, world, remapper
+        remapper.growing = self.growing
+        self.pieces = pieces_of(plan, world)
+        made = memories(plan.cluster.tier_names, self.options.tiers)
+        self.memories = {name: self.memories.get(name, memory) for name, memory in made.items()}
         # What is run, and the same rows once more as the plan's pieces see them.
-        group_of = {name: at for at, (_, names) in enumerate(groups) for name in names}
+        group_of = {name: at for at, (_, names) in enumerate(self.groups) for name in names}
         self.bundles, windows = bundles_of(
             self.pieces, self.remapper.tables, self.remapper.reads, group_of
         )
@@ -72,30 +109,49 @@ class Engine:
             for bundle in self.bundles
             for piece in bundle.pieces
         }
-        run = [piece for bundle in self.bundles for piece in bundle.pieces]
-        self.run_shards = {piece.number: self._shard(piece, piece.number) for piece in run}
+        here = kept(self)
+        self.run_shards = {
+            piece.number: self._shard(piece, piece.number, given=here.get(piece.number))
+            for bundle in self.bundles
+            for piece in bundle.pieces
+        }
         self.shards = {
             piece.number: self._shard(
                 piece, window.number, self.run_shards[window.number], window.base
             )
-            for piece, window in ((piece, windows[piece.number]) for piece in every)
+            for piece, window in ((piece, windows[piece.number]) for piece in self.every_piece)
         }
         self._spans = {n: spans for bundle in self.bundles for n, spans in bundle.spans.items()}
-        narrow = options.ids == "narrow"
+        if self.changes is not None:
+            shards = list(self.shards.values())
+            self.changes = self.changes.on(remapper.tables, self.run_shards, shards)
+        self._connect()
+
+    def go_back(self, before: Engine) -> None:
+        """Run a plan that was placed before, whose rows are all there."""
+        vars(self).update(vars(before))
+        self._connect()
+
+    @property
+    def every_piece(self) -> list[Piece]:
+        """All pieces of the plan, by their numbers."""
+        return [piece for layers in self.pieces.values() for layer in layers for piece in layer]
+
+    def _connect(self) -> None:
+        """Have rows and gradients of the plan travel."""
+        narrow, wires = self.options.ids == "narrow", self.counters.wires
+        for wire in wires:
+            wire.world = World(self.world.rank, self.world.tree, wire.world.group)
         self.exchange = Exchange(self.wire, self.bundles, self.run_shards, self.counters, narrow)
         self.reducer = Reducer(self.wire, self.run_shards, self.bundles, self.counters, narrow)
-        self.step_number = 0
-        self._sums: dict[int, Sums] | None = None
-        self._beside: ThreadPoolExecutor | None = None
-        self._synced: Future[dict[int, Sums]] | None = None
-        self.dense_time: DenseTime | None = None  # while somebody measures
-        self.initialise()
+        self.exchange.ids_wire = self.reducer.sync.wire = wires[-1]
 
     def _shard(
-        self, piece: Piece, run_number: int, inside: Shard | None = None, base: int = 0
-    ) -> Shard:
+        self, piece: Piece, run_number: int, inside: Shard | None = None, base: int = 0,
+        given: Rows | None = None,
+    ) -> Shard:  # fmt: skip
         names = self.groups[self._group_of[run_number]].optimizer.state_names
-        return Shard(piece, self.memories[piece.band.tier], names, inside, base)
+        return Shard(piece, self.memories[piece.band.tier], names, inside, base, given)
 
     @property
     def tables(self) -> list[Table]:
@@ -104,18 +160,37 @@ class Engine:
 
     def initialise(self) -> None:
         """Set all weights and state anew: of seed, table and row, whatever the plan."""
-        seed = self.options.seed
-
-        def default(table: Table, rows: Ints) -> Floats:
-            return first_weights(table, rows, seed)
-
-        self.set_weights(self.options.init or default)
+        self.set_weights(self._first_weights)
         of_table = {name: group.optimizer for group in self.groups for name in group.tables}
         for shard in self.shards.values():
             shard.fill_state(of_table[shard.piece.table.name].first_state)
 
+    def _first_weights(self, table: Table, rows: Ints) -> Floats:
+        if self.options.init is not None:
+            return np.asarray(self.options.init(table, rows), dtype=np.float32)
+        return first_weights(table, rows, self.options.seed)
+
+    def reset_rows(self, name: str, rows: Ints) -> None:
+        """Set rows of a table, and their state, anew: as they were at first, on all holders."""
+        entry = self.remapper.tables[name]
+        address = np.asarray(entry.address[rows], dtype=np.int64)
+        values = self._first_weights(entry.table, rows)
+        (group,) = (group for group in self.groups if name in group.tables)
+        for number, layer in enumerate(self.pieces[name]):
+            here = np.asarray(entry.in_layer(number, address), dtype=np.int64)
+            for piece in layer:
+                if not piece.rows_here:
+                    continue
+                inside = np.flatnonzero((here >= piece.band.start) & (here < piece.band.stop))
+                member, slots = piece.places(here[inside])
+                mine = member == piece.position
+                first, last = piece.columns
+                part = np.ascontiguousarray(values[inside[mine], first:last])
+                self.shards[piece.number].restart(slots[mine], part, group.optimizer.first_state)
+
     def set_weights(self, values: Init) -> None:
         """Set the weights of all tables to `values(table, rows)`."""
+        self.all_changed()
         for shard in self.shards.values():
             here = shard.piece.table
             if not shard.piece.rows_here:
@@ -140,7 +215,18 @@ class Engine:
 
     def inside(self, call: str) -> Inside:
         """Around the embeddings' own calls: their time is not the dense part's."""
+        if self.failed:
+            self.refuse(call)
         return Inside(self.watch, self.dense_time, call)
+
+    def refuse(self, call: str) -> None:
+        """Refuse a call if rows were lost on their way to another plan."""
+        if self.failed:
+            raise UserError(
+                f"{call} after a migration that failed ({self.failed}): some rows are where the "
+                "old plan has them and some where the new one does; make the embeddings anew and "
+                "load the last checkpoint"
+            )
 
     def begin(self, call: str, wire: Wire | None = None, facts: CallFacts | None = None) -> None:
         """From here on messages are of a call, with numbers as they are now (or as given)."""
@@ -175,7 +261,8 @@ class Engine:
         """
         if self.watch is not None:
             self.standing.read_numbers()
-            self.begin(FORWARD)
+            self.wire.stamps.begin(FORWARD, self.standing.facts(self.step_number))
+        self._note_lookup(batch)
         if isinstance(batch, Asked):
             trip = self.exchange.fetch(batch.trip.result())
         else:
@@ -193,6 +280,13 @@ class Engine:
             trip.forget_rows()
         return trip, outputs
 
+    def _note_lookup(self, batch: Addressed | Asked) -> None:
+        """Have rows of growing tables stay whose gradients will come."""
+        ticket = (batch.batch if isinstance(batch, Asked) else batch).origin.resolved
+        if self.growing is not None and ticket is not None:
+            now = self.standing.settings
+            self.growing.looked_up(ticket, records=now.trains and now.records)
+
     def ask_ahead(self, batch: Any) -> Asked:
         """Begin to exchange the ids of a batch that is looked up later."""
         self.overlap()
@@ -205,7 +299,12 @@ class Engine:
             self.begin("the look ahead at ids", self.exchange.ids_wire, facts)
             return self.exchange.ask(self.lookups(addressed))
 
-        return Asked(addressed, self._beside.submit(ask))
+        return Asked(addressed, self._beside.submit(ask), generation=self.generation, given=batch)
+
+    def drain(self) -> None:
+        """Wait for ids that are asked for ahead."""
+        if self._beside is not None:
+            self._beside.submit(int).result()
 
     def prefetch(self, asked: Asked) -> None:
         """Begin to bring the rows that a batch will read from disk; nothing else needs it."""
@@ -217,13 +316,17 @@ class Engine:
         if self._beside is None:
             # Collectives of two threads must not meet, so the second has its own group; in it
             # they follow one another in the same order on all ranks.
-            wire = self.wire.beside()
-            self.exchange.ids_wire = self.reducer.sync.wire = wire
-            self.counters.wires.append(wire)
+            self.counters.wires.append(self.wire.beside())
+            self.exchange.ids_wire = self.reducer.sync.wire = self.counters.wires[-1]
             self._beside = ThreadPoolExecutor(1, "rowtier")
 
     def backward(self, trip: Trip, grads: Sequence[Floats]) -> None:
         """Bring gradients of the outputs to the rows; `step` applies them."""
+        if trip.lookups[0].bundle is not self.bundles[0]:
+            raise UserError(
+                "backward of a lookup that was made before embeddings.migrate: its rows lie "
+                "elsewhere by now; call backward and step() first, then migrate"
+            )
         if self._sums is not None:
             raise UserError(
                 "backward after the gradients of this step were clipped or unscaled: call "
@@ -279,7 +382,8 @@ class Engine:
         """
         sums, summed = self._sums, self._sums is not None
         self.standing.step(factor)
-        self.begin(STEP)
+        if self.watch is not None:
+            self.wire.stamps.begin(STEP, self.standing.facts(self.step_number))
         scale = self._scale * factor
         if sums is None:
             sums = _scaled(self.reducer.sums(self._copies(), every=False), scale)
@@ -302,6 +406,8 @@ class Engine:
                 self._update_simple(shard, np.float32(scale), chosen[number])
         for memory in self.memories.values():
             memory.settle()
+        if self.growing is not None:
+            self.growing.stepped()
         self.counters.steps += 1
         self._sums = None
 
@@ -326,7 +432,7 @@ class Engine:
         if plain and (found := shard.take_segments()) is not None:
             assert isinstance(optimizer, SGD)
             optimizer.update_sums(shard, found, scale)
-            self._count_updated(shard, found.slots)
+            self._updated(shard, found.slots)
             return
         for slots, grads in shard.blocks(scale):
             squares, grads = None, _decayed(shard, slots, grads, optimizer.l2)
@@ -345,12 +451,29 @@ class Engine:
         for part in shard.chunks(len(slots)):
             some = None if squares is None else squares[part]
             optimizer.update(Update(shard, slots[part], grads[part], self.step_number, some))
-        self._count_updated(shard, slots)
+        self._updated(shard, slots)
 
-    def _count_updated(self, shard: Shard, slots: Ints) -> None:
+    def _updated(self, shard: Shard, slots: Ints) -> None:
+        if self.changes is not None:
+            self.changes.mark(shard, slots)
         if self.counters.bands is not None:
             spans = self._spans[shard.piece.number]
             self.counters.bands.add_rows("updated", *spans.split_slots(slots))
+
+    def all_changed(self) -> None:
+        """Say that every row has other values than before."""
+        if self.changes is not None:
+            self.changes.mark_all()
+
+    def changed_rows(self, table: str) -> tuple[Ints, Marks]:
+        """The rows that this rank has marked as changed, rising, and since when (`Changes`)."""
+        assert self.changes is not None
+        return self.changes.marked_rows(table)
+
+    def mark_changed(self, table: str, rows: Ints, marks: Marks | int = ALL) -> None:
+        """Mark rows as changed, those that this rank marks at all; others are left out."""
+        assert self.changes is not None
+        self.changes.mark_rows(table, rows, np.broadcast_to(np.uint8(marks), rows.shape))
 
     @property
     def has_gradients(self) -> bool:
@@ -378,30 +501,3 @@ def _scaled(sums: dict[int, Sums], scale: float) -> dict[int, Sums]:
 def _decayed(shard: Shard, slots: Ints, grads: Floats, l2: float) -> Floats:
     """Gradients of rows with so much of their weights added."""
     return grads + np.float32(l2) * shard.fetch(slots) if l2 else grads
-
-
-def _shared_remapper(plan: Plan, wire: Wire, rows: bool) -> Remapper:
-    """One set of remap tables per node: its first rank makes them, the others map them."""
-    world = wire.world
-    if world.group is None:
-        remapper = Remapper.of(plan, rows=rows)
-        remapper.forget()
-        return remapper
-    return _join(plan, wire, rows)
-
-
-def _join(plan: Plan, wire: Wire, rows: bool) -> Remapper:
-    import socket
-
-    world = wire.world
-    names: list[Any] = [None] * world.size
-    dist.all_gather_object(names, socket.gethostname(), group=world.group)
-    first = names.index(names[world.rank])  # the first rank on this machine
-    mine = Remapper.of(plan, rows=rows) if first == world.rank else None
-    made: list[Any] = [None] * world.size
-    dist.all_gather_object(made, None if mine is None else mine.__reduce__()[1], group=world.group)
-    if mine is None:
-        mine = Remapper(*made[first], owner=False)
-    wire.barrier()
-    mine.forget()
-    return mine

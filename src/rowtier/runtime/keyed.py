@@ -28,7 +28,7 @@ def keyed_batch(
         _check_weights(found)
     parts = {key: part if weighted else replace(part, weights=None) for key, part in found.items()}
     given = None if isinstance(batch, Addressed) else keyed_bags(batch)
-    return Addressed(parts, replace(found.origin, given=given))
+    return Addressed(parts, replace(found.origin, given=given), found.mark)
 
 
 def keyed_outputs(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,17 +25,46 @@ from rowtier.runtime.store.storage import TORCH_DTYPES
 from rowtier.tables import Table
 
 Array = NDArray[Any]
+VOCABULARIES = "vocabularies"
 _blank: ContextVar[bool] = ContextVar("blank", default=False)
+_loads: ContextVar[bool] = ContextVar("loads", default=False)
+
+
+class RowField(NamedTuple):
+    """What a tensor of a state dict is."""
+
+    engine: Engine
+    table: Table
+    field: str  # "weight" or a kind of state
+    tensor: torch.Tensor
+
+
+_noted: ContextVar[dict[int, RowField] | None] = ContextVar("noted", default=None)
 
 
 @contextmanager
-def blank() -> Iterator[None]:
-    """Inside, state dicts have names and shapes but no values: room for what is to be loaded."""
-    token = _blank.set(True)
+def noted() -> Iterator[dict[int, RowField]]:
+    """Inside, the tensors of state dicts are noted, by the identity of each."""
+    made: dict[int, RowField] = {}
+    token = _noted.set(made)
+    try:
+        yield made
+    finally:
+        _noted.reset(token)
+
+
+@contextmanager
+def blank(*, loads: bool) -> Iterator[None]:
+    """Inside, rows of state dicts have names and shapes but no values.
+
+    With `loads` this is room for what is to be loaded, and growing vocabularies are left out.
+    """
+    tokens = _blank.set(True), _loads.set(loads)
     try:
         yield
     finally:
-        _blank.reset(token)
+        _blank.reset(tokens[0])
+        _loads.reset(tokens[1])
 
 
 def weight_names(engine: Engine) -> dict[str, Table]:
@@ -61,8 +90,47 @@ def load_weights(engine: Engine, weights: Mapping[str, Any]) -> None:
     names = weight_names(engine)
     for name, tensor in weights.items():
         _check(name, names[name], "weight", tensor)
+    engine.all_changed()
     for name, tensor in weights.items():
         _load(engine, names[name], {"weight": tensor})
+
+
+def vocabularies_dict(engine: Engine) -> dict[str, torch.Tensor]:
+    """What the vocabularies of growing tables are by now; all ranks must call this."""
+    if engine.growing is None or _loads.get():
+        return {}
+    return {
+        _vocabulary_name(table, key): torch.from_numpy(array)
+        for table in engine.growing.tables
+        for key, array in engine.growing.state(table).items()
+    }
+
+
+def vocabulary_names(engine: Engine) -> dict[str, tuple[str, str]]:
+    """The names of all tensors of growing vocabularies, with table and key."""
+    if engine.growing is None:
+        return {}
+    return {
+        _vocabulary_name(table, key): (table, key)
+        for table in engine.growing.tables
+        for key in engine.growing.state_names(table)
+    }
+
+
+def load_vocabularies(engine: Engine, given: Mapping[str, Any]) -> None:
+    """Take vocabularies that are whole; all ranks must call this."""
+    states: dict[str, dict[str, Array]] = {}
+    for name, (table, key) in vocabulary_names(engine).items():
+        if name in given:
+            states.setdefault(table, {})[key] = np.asarray(given[name].detach().cpu().numpy())
+    for table, state in states.items():
+        assert engine.growing is not None
+        if len(state) == len(engine.growing.state_names(table)):
+            engine.growing.load(table, state)
+
+
+def _vocabulary_name(table: str, key: str) -> str:
+    return f"{VOCABULARIES}.{table}.{key}"
 
 
 def state_dict(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:
@@ -74,7 +142,7 @@ def state_dict(engine: Engine) -> dict[str, dict[str, torch.Tensor]]:
 def state_of(engine: Engine, name: str) -> dict[str, torch.Tensor]:
     """Optimizer state of one weight, and the number of steps; all ranks must call this."""
     table = weight_names(engine)[name]
-    state = _tensors(engine, table, _state_names(engine, table))
+    state = _tensors(engine, table, state_names(engine, table))
     return state | {"step": torch.tensor(engine.step_number)}
 
 
@@ -84,7 +152,7 @@ def load_state(engine: Engine, state: Mapping[str, Mapping[str, Any]]) -> None:
     names = weight_names(engine)
     for name, table in names.items():
         found = state.get(name, {})
-        for field in _state_names(engine, table):
+        for field in state_names(engine, table):
             if field not in found:
                 raise MismatchError(
                     f"table {table.name!r} is trained with {table.optimizer}, which keeps "
@@ -92,8 +160,9 @@ def load_state(engine: Engine, state: Mapping[str, Mapping[str, Any]]) -> None:
                     "load the state of the same optimizer, or load the weights only"
                 )
             _check(name, table, field, found[field])
+    engine.all_changed()
     for name, table in names.items():
-        fields = _state_names(engine, table)
+        fields = state_names(engine, table)
         if fields:
             _load(engine, table, {field: state[name][field] for field in fields})
     steps = [int(state[name]["step"]) for name in names if "step" in state.get(name, {})]
@@ -103,11 +172,13 @@ def load_state(engine: Engine, state: Mapping[str, Mapping[str, Any]]) -> None:
 
 def _agree(engine: Engine, call: str) -> None:
     if not _blank.get():
+        engine.refuse(call)
         engine.wire.agree(call)
         engine.begin(call)
 
 
-def _state_names(engine: Engine, table: Table) -> tuple[str, ...]:
+def state_names(engine: Engine, table: Table) -> tuple[str, ...]:
+    """The kinds of state that a table's optimizer keeps."""
     (optimizer,) = (group.optimizer for group in engine.groups if table.name in group.tables)
     return optimizer.state_names
 
@@ -156,7 +227,11 @@ def _tensors(engine: Engine, table: Table, fields: Any) -> dict[str, torch.Tenso
         blocks[field] = np.empty((last - first, width), dtype=dtype)
     if blocks and not _blank.get():
         gather(engine, table, blocks)
-    return {field: _logical(engine, table, field, block) for field, block in blocks.items()}
+    found = {field: _logical(engine, table, field, block) for field, block in blocks.items()}
+    made = _noted.get()
+    if made is not None:
+        made.update({id(t): RowField(engine, table, field, t) for field, t in found.items()})
+    return found
 
 
 def _logical(engine: Engine, table: Table, field: str, block: Array) -> torch.Tensor:

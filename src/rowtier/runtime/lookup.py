@@ -51,6 +51,7 @@ class Made(NamedTuple):
 
     module: ShardedEmbeddings
     trip: Trip
+    resolved: Any  # when ids of growing tables were turned into rows
     kept: dict[str, NDArray[np.bool_] | None]  # of reads whose weights want a gradient
     sizes: dict[str, int]  # lookups of every read
 
@@ -63,7 +64,9 @@ def looked_up(
     kept = {key: addressed[key].kept for key in weighted}
     sizes = {key: len(jagged.values) for key, jagged in addressed.items()}
     trip, outputs = module.engine.forward(batch, keep_rows=bool(kept))
-    return Made(module, trip, kept, sizes), _split(module, addressed, outputs)
+    return Made(module, trip, addressed.origin.resolved, kept, sizes), _split(
+        module, addressed, outputs
+    )
 
 
 def brought_back(
@@ -75,6 +78,8 @@ def brought_back(
         joined = _joined(module, grads)
         of_weights = _weight_grads(made, joined) if made.kept else []
         if to_rows:  # rows may be frozen
+            if module.engine.growing is not None and made.resolved is not None:
+                module.engine.growing.check(made.resolved, "backward")
             module.waiting.add(made.trip, joined)
     return of_weights
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,15 +18,20 @@ from rowtier.errors import UserError
 from rowtier.plan.bags import keyed_bags
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
+from rowtier.profile.profile import Profile
+from rowtier.profile.vocabulary import Vocabulary
+from rowtier.reading import StrPath
 from rowtier.runtime.agreement import Prepared, prepared_together
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.engine import CLIP, FORWARD, Asked, Engine
 from rowtier.runtime.exchange.counters import Counters, Totals
 from rowtier.runtime.exchange.watchdog import Patience
 from rowtier.runtime.groups import Given, groups_of
+from rowtier.runtime.heat import HeatCounts
 from rowtier.runtime.keyed import keyed_batch, keyed_outputs, traced_outputs
 from rowtier.runtime.lookup import Lookup, Made
 from rowtier.runtime.options import Gradients, RunOptions
+from rowtier.runtime.read_only import refuse_training
 from rowtier.runtime.row_gradient import Waiting
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.store.memory import Tiers
@@ -35,6 +41,9 @@ from rowtier.runtime.torch_optimizers import refuse_in_backward
 from rowtier.runtime.traced import Output, register, trace
 from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
 from rowtier.tables import Table
+
+if TYPE_CHECKING:
+    from rowtier.runtime.migrate import Migration
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -62,6 +71,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     tables have the same kind in the plan, a list with one for each kind, or a mapping from names
     of tables, where "*" is for all others and takes one, a list or None. None is the defaults of
     each kind. Tables with equal optimizers are one parameter group.
+
+    A plan that serves (`rowtier plan --serve`) keeps no optimizer state: lookups run under
+    `torch.no_grad()` or after `eval()`, with rows of a checkpoint, and training is refused.
     """
 
     # TorchRec's DistributedModelParallel loads state module by module and drops what they
@@ -84,16 +96,20 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         init: Init | None = None,
         rows: bool = False,
         counters: bool = False,
+        heat_counts: int | None = None,
         watchdog_s: float = 60.0,
         watchdog_abort_s: float = 600.0,
+        deltas: bool = False,
     ):
         super().__init__()
 
         def prepare() -> Prepared:
             self._check_tables(plan)
+            if optimizer is not None:
+                refuse_training(plan, "optimizer=")
             options = RunOptions(
                 gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows, counters,
-                watchdog_s, watchdog_abort_s,
+                heat_counts, watchdog_s, watchdog_abort_s, deltas,
             )  # fmt: skip
             groups = groups_of(plan, optimizer)
             world = World.of(plan.cluster, process_group, local_world_size)
@@ -102,10 +118,12 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         patience = Patience(watchdog_s, watchdog_abort_s)
         kind = type(self).__name__
         self.engine = Engine(*prepared_together(process_group, patience, kind, prepare))
+        every, seed = self.engine.options.heat_counts, self.engine.options.seed
+        self.heat = HeatCounts(plan, every, seed) if every else None
         self.weighted = self.returns_ids = False
         self.given_optimizer = optimizer
         # What PyTorch sees of the rows: see row_gradient.py.
-        self.row_handle = torch.nn.Parameter(torch.zeros(1))
+        self.row_handle = torch.nn.Parameter(torch.zeros(1), requires_grad=not plan.serves)
         self.waiting = Waiting(self.row_handle, self.engine)
         self.optimizer = EmbeddingOptimizer(self.engine, self.waiting)
         self.outputs = tuple(
@@ -137,7 +155,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
             refuse_in_backward(module)
         made = cls(plan, *args, **kw)
         made.weighted, made.returns_ids = modules.is_weighted(module), modules.returns_ids(module)
-        made.requires_grad_(not frozen)
+        made.requires_grad_(not frozen and not plan.serves)
 
         def rows_of(table: Table, rows: Ints) -> Any:
             return weights[table.name][torch.from_numpy(rows)].float().numpy()
@@ -171,6 +189,32 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
             self.engine.begin("count()")
             return self.engine.counters.gathered(self.engine.wire)
 
+    def profile(self, *, reset: bool = False) -> Profile:
+        """What the batches of all ranks look up, as counted while training; all must call this.
+
+        Needs `heat_counts`. With `reset` counting begins anew afterwards.
+        """
+        if self.heat is None:
+            raise UserError(
+                "profile() of embeddings that count nothing: make them with heat_counts=True, or "
+                "with a number: one of so many training steps is counted"
+            )
+        with self.engine.inside("profile()"):
+            self.engine.begin("profile()")
+            growing = self.engine.growing
+            grown = {} if growing is None else {n: growing.vocabulary(n) for n in growing.tables}
+            return self.heat.gathered(self.engine.wire, grown, reset=reset)
+
+    def delta(self, path: StrPath, *, state: bool = False) -> Path:
+        """Write the rows that changed since the last delta to a folder; all ranks must call this.
+
+        It goes onto the delta before it, or an export of a save since then (`rowtier apply`); with
+        `state` optimizer state is in it, too. The module must be made with `deltas=True`.
+        """
+        from rowtier.runtime.deltas.write import write_delta
+
+        return write_delta(self.engine, path, state=state)
+
     @contextmanager
     def measure_dense(self) -> Iterator[DenseTime]:
         """Measure the rest of the model while training steps are made in here.
@@ -188,12 +232,16 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     def forward(self, batch: Any) -> Any:
         """Look up a batch."""
+        if torch.is_grad_enabled() and (self.training or self.row_handle.requires_grad):
+            refuse_training(self.plan, "forward in training")
         if torch.compiler.is_compiling():
             return self._traced(batch)
         with self.engine.inside(FORWARD):
             return self._look_up(batch)
 
     def _look_up(self, batch: Any) -> Any:
+        if isinstance(batch, Asked) and batch.generation != self.engine.generation:
+            batch = self.ask_ahead(batch.given)  # its ids were asked for under another plan
         asked = isinstance(batch, Asked)
         addressed = batch.batch if asked else self._addressed(batch)
         weights = batch.weights if asked else self._trained_weights(batch)
@@ -202,6 +250,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         given = batch if asked else addressed
         self.stands(records=torch.is_grad_enabled())
         found = Lookup.apply(self.row_handle, self, given, list(weights), *_on_host(weights))
+        if self.heat is not None and torch.is_grad_enabled():
+            self.heat.note(addressed, self.remapper)
         outputs = {
             read.key: output.to(addressed.origin.device)
             for read, output in zip(self.remapper.reads, found, strict=True)
@@ -222,13 +272,31 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         """
         with self.engine.inside("ask_ahead"):
             asked = self.engine.ask_ahead(self._addressed(batch))
-            return replace(asked, weights=self._trained_weights(batch))
+            return replace(asked, weights=self._trained_weights(batch), given=batch)
+
+    def vocabulary(self, table: str) -> Vocabulary:
+        """The ids of a growing table's rows as of now, by row, with their lookups if it evicts.
+
+        All ranks must call this.
+        """
+        growing = self.engine.growing
+        if growing is None or table not in growing.tables:
+            known = ", ".join(map(repr, growing.tables)) if growing is not None else "none"
+            raise UserError(f"table {table!r} has no `ids: grow`; growing are {known}")
+        with self.engine.inside("vocabulary()"):
+            return growing.vocabulary(table)
 
     def _addressed(self, batch: Any) -> Addressed:
-        found = self.engine.remapper(batch)
+        found = self.addresses(batch)
         if not found.origin.keyed:
             return found
         return keyed_batch(batch, found, self.remapper.reads, weighted=self.weighted)
+
+    def addresses(self, batch: Any) -> Addressed:
+        """Ids as addresses; while training, new ids of growing tables may get rows."""
+        if self.engine.growing is not None:
+            self.engine.growing.admits = self.training
+        return self.engine.remapper(batch)
 
     def _returned(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
         if not batch.origin.keyed:
@@ -298,6 +366,28 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
                             f"says `tables: {{{tables[key]}: {{exchange: rows}}}}`"
                         )
 
+    def migrate(
+        self,
+        plan: Plan,
+        *,
+        extra_memory: int | str = "256MiB",
+        progress: Callable[[float], None] | None = None,
+    ) -> Migration:
+        """Go on under another plan of the same tables on the same ranks, without a restart.
+
+        Rows with their optimizer state travel to where the new plan has them, in rounds that need
+        at most `extra_memory` bytes a rank beside the larger of the two plans. Training goes on as
+        after `save_checkpoint` under the old and `load_checkpoint` under the new plan, bit for
+        bit. All ranks must call this, between `optimizer.step()` and the next lookup.
+
+        `progress` is told the share that is done; without one rank 0 shows a bar if standard error
+        is a terminal. Data loader workers that turn ids into addresses need the new plan's
+        `remapper()`; batches of the old one are refused where addresses differ.
+        """
+        from rowtier.runtime.migrate import migrate
+
+        return migrate(self.engine, self.waiting, plan, extra_memory, progress)
+
     def clip_grad_norm_(self, max_norm: float) -> float:
         """Clip the gradients of all tables by their common norm, before `optimizer.step()`.
 
@@ -325,7 +415,10 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
 
     def unsharded(self) -> Any:
         """All tables in plain PyTorch, whole, on every rank; all ranks must call this."""
-        weights = {name: _whole(tensor) for name, tensor in self.state_dict().items()}
+        from rowtier.runtime.logical import weight_names
+
+        state = self.state_dict()
+        weights = {name: _whole(state[name]) for name in weight_names(self.engine)}
         return UnshardedEmbeddings(self.remapper.reads, weights)
 
     def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
@@ -346,30 +439,33 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
             self.waiting.clip_values(float(clip_value))
 
     def _save_to_state_dict(self, destination: Any, prefix: str, _keep_vars: bool) -> None:
-        from rowtier.runtime.logical import weights_dict
+        from rowtier.runtime.logical import vocabularies_dict, weights_dict
 
-        destination.update({prefix + k: v for k, v in weights_dict(self.engine).items()})
+        found = weights_dict(self.engine) | vocabularies_dict(self.engine)
+        destination.update({prefix + name: value for name, value in found.items()})
 
     def _load_from_state_dict(
         self, state_dict: Any, prefix: str, _metadata: Any, strict: bool, missing_keys: list[str],
         unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        from rowtier.runtime.logical import load_weights, weight_names
+        from rowtier.runtime import logical
 
-        names = weight_names(self.engine)
-        for name in names:
+        names, words = logical.weight_names(self.engine), logical.vocabulary_names(self.engine)
+        for name in (*names, *words):
             if prefix + name not in state_dict:
                 missing_keys.append(prefix + name)
         found = {n: state_dict[prefix + n] for n in names if prefix + n in state_dict}
         try:
-            load_weights(self.engine, found)
+            logical.load_weights(self.engine, found)
+            given = {n: state_dict[prefix + n] for n in words if prefix + n in state_dict}
+            logical.load_vocabularies(self.engine, given)
         except UserError as error:
             error_msgs.append(str(error))
         if strict:
             unexpected_keys += [
                 key
                 for key in state_dict
-                if key.startswith(prefix) and key.removeprefix(prefix) not in names
+                if key.startswith(prefix) and key.removeprefix(prefix) not in {*names, *words}
             ]
 
     def extra_repr(self) -> str:

@@ -11,6 +11,8 @@ from rowtier.runtime.store.memory import Tiers
 from rowtier.runtime.store.storage import Init
 
 Gradients = Literal["mean", "sum"]
+USUAL_HEAT_COUNTS = 64  # steps for each that is counted: well below 1 % of training time
+_MOST_HEAT_COUNTS = 2**31
 
 
 @dataclass(frozen=True)
@@ -22,8 +24,10 @@ class RunOptions:
     `rows`: batches hold rows, made with `plan.rows_of`, in place of ids.
     `tiers` maps tier names to folders, or `Disk`s; all others are RAM.
     `counters`: count rows and bytes of every band, which takes time in every step; bytes per
-    link level are counted always. `watchdog_s`: a rank that waits so long for others warns;
-    after `watchdog_abort_s` it raises.
+    link level are counted always. `heat_counts`: count the lookups of rows in one of so many
+    training steps, for `profile()`; True is one in 64, None is off. `deltas`: mark rows that
+    change, a byte a row, for `delta()` and `delta_of=` of `save_checkpoint`. `watchdog_s`: a rank
+    that waits so long for others warns; after `watchdog_abort_s` it raises.
     """
 
     gradients: Gradients = "mean"
@@ -34,8 +38,10 @@ class RunOptions:
     init: Init | None = None
     rows: bool = False
     counters: bool = False
+    heat_counts: int | None = None
     watchdog_s: float = Patience().warn_s
     watchdog_abort_s: float = Patience().abort_s
+    deltas: bool = False
 
     def __post_init__(self) -> None:
         for name, accepted in (("gradients", ("mean", "sum")), ("ids", ("narrow", "wide"))):
@@ -43,9 +49,24 @@ class RunOptions:
                 raise UserError(
                     f"{name} {getattr(self, name)!r}: accepted are {', '.join(accepted)}"
                 )
+        object.__setattr__(self, "heat_counts", _counted_steps(self.heat_counts))
         self.patience.check()
 
     @property
     def patience(self) -> Patience:
         """How long this rank waits for others."""
         return Patience(self.watchdog_s, self.watchdog_abort_s)
+
+
+def _counted_steps(given: int | None) -> int | None:
+    """Of how many training steps one is counted; None: of none."""
+    if given is None or given is False:
+        return None
+    if given is True:
+        return USUAL_HEAT_COUNTS
+    if not isinstance(given, int) or not 0 <= given <= _MOST_HEAT_COUNTS:
+        raise UserError(
+            f"heat_counts {given!r}: give of how many steps one is counted, such as "
+            f"{USUAL_HEAT_COUNTS}; 0 or None counts none"
+        )
+    return given or None

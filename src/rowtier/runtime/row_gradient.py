@@ -184,6 +184,16 @@ class Waiting:
                 stacklevel=2,
             )
 
+    def refuse(self, call: str) -> None:
+        """Refuse a call while gradients wait for a step; forget those that somebody dropped."""
+        if self._gradient is not None and self._standing.passes:
+            raise UserError(
+                f"{call} while gradients of {self._standing.passes} backward "
+                f"pass{'es' if self._standing.passes > 1 else ''} wait: call optimizer.step() "
+                "first, or optimizer.zero_grad() to drop them"
+            )
+        self.drop()
+
     def drop(self) -> None:
         """Forget what waits."""
         self._standing.passes = 0

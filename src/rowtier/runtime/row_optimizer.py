@@ -11,6 +11,7 @@ from rowtier.errors import MismatchError, UserError
 from rowtier.runtime.engine import STEP, Engine
 from rowtier.runtime.groups import Group
 from rowtier.runtime.optim import Optimizer
+from rowtier.runtime.read_only import refuse_training
 from rowtier.runtime.row_gradient import Waiting
 
 _NO_NUMBERS = ("params", "tables", "kind")  # of a parameter group
@@ -73,6 +74,7 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def step(self, closure: Any = None) -> Any:
         """Apply the gradients since the last step; all ranks must call this."""
+        refuse_training(self._engine.plan, STEP)
         loss = closure() if closure is not None else None
         self._read_numbers()
         with self._engine.inside(STEP):

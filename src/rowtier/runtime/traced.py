@@ -178,10 +178,12 @@ def look_up(handle: torch.Tensor, tensors: list[torch.Tensor], what: str) -> lis
     module = told.module
     with module.engine.inside(FORWARD):
         module.stands(records=told.keep == "rows")
-        addressed = module.engine.remapper(told.batch(tensors))
+        addressed = module.addresses(told.batch(tensors))
         trained = [output.key for output in module.outputs if output.feature in told.trained]
         module.refuse_weights(trained)
         made, outputs = looked_up(module, addressed, trained)
+        if module.heat is not None and told.keep == "rows":
+            module.heat.note(addressed, module.remapper)
     ticket = next(_tickets)
     if told.keep:
         module.open_lookups[ticket] = made

@@ -18,7 +18,7 @@ from rowtier import MismatchError, RowtierError, UserError  # noqa: E402
 from rowtier.runtime.checkpoint import saves  # noqa: E402
 from rowtier.torch import load_checkpoint, save_checkpoint  # noqa: E402
 
-KILLS = int(os.environ.get("ROWTIER_TEST_KILLS", "20"))
+KILLS = int(os.environ.get("ROWTIER_TEST_KILLS", "30"))  # of whole, delta and pending saves
 
 
 def test_killing_a_save_leaves_the_old_or_the_new_checkpoint_whole(tmp_path: Path) -> None:

@@ -233,10 +233,10 @@ class _ToRows:
         self._vocabularies = {s.table.name: s.vocabulary for s in stats}
         for read in self._reads:
             known = self._vocabularies.get(read.table.name)
-            if read.table.ids == "vocabulary" and known is None:
+            if read.table.has_vocabulary and known is None:
                 raise UserError(
-                    f"table {read.table.name!r} has `ids: vocabulary`, and the tables do not hold "
-                    "it: give the profile, or the plan"
+                    f"table {read.table.name!r} has `ids: {read.table.ids}`, so a vocabulary, and "
+                    "the tables do not hold it: give the profile, or the plan"
                 )
 
     def __call__(self, samples: Samples) -> Features:

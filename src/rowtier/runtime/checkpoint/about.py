@@ -74,6 +74,21 @@ class SavedTable(Noun):
     table: str
     pooling: str
     vocabulary: str | None = None
+    position: str | None = None  # the name of its weights, and how many deltas led there
+
+
+class SavedRows(Noun):
+    """A tensor whose rows are in the files of ranks: all of them, or those that changed."""
+
+    shape: tuple[_Size, ...]
+    dtype: str
+
+
+class FollowedSave(Noun):
+    """The save beside it that has the rows which a save does not have."""
+
+    save_name: SaveName = Field(alias="save")
+    weights: str  # their name there
 
 
 class _Sealed(Noun):
@@ -93,6 +108,10 @@ class About(_Sealed):
     parts: tuple[str, ...] = ()
     tables: dict[str, SavedTable] = Field(default_factory=dict)
     files: dict[_FileName, SavedFile] = Field(default_factory=dict)
+    weights: str | None = None  # the name of what is in it
+    rows: dict[str, SavedRows] = Field(default_factory=dict)
+    follows: FollowedSave | None = None
+    chain: _Size = 0  # how many saves are read before it
 
     @property
     def is_whole(self) -> bool:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -92,17 +93,22 @@ class SummingStream(io.IOBase):
     def write(self, data: Any) -> int:
         """Write bytes; they are not kept."""
         view = memoryview(data).cast("B")
-        if len(view) < _WORTH_A_THREAD_BYTES:
-            self._add(view)
+        job = self._begin_to_add(view)
+        try:
             _write_all(self._file, view)
-        else:
-            job = self._pool.submit(self._add, view)
-            try:
-                _write_all(self._file, view)
-            finally:
+        finally:
+            if job is not None:
                 job.result()
         self._at += len(view)
         return len(view)
+
+    def _begin_to_add(self, view: memoryview) -> Future[None] | None:
+        """Add bytes, in another thread if that is worth it; None: it is done."""
+        if len(view) >= _WORTH_A_THREAD_BYTES:
+            with suppress(RuntimeError):  # the interpreter ends: a save behind it goes on
+                return self._pool.submit(self._add, view)
+        self._add(view)
+        return None
 
     def _add(self, view: memoryview) -> None:
         while len(view):

@@ -1,83 +1,95 @@
-"""A checkpoint's tables as one safetensors file: plain tensors, no process group.
+"""A checkpoint's tables as one safetensors file, or a Parquet file each: no process group.
 
-The file is laid out first (a header, then every table at its place) and each table is read
-straight into its place, so that memory holds no more than what one rank had of one table. The
-header has checksums of everything: `exported.py` checks them. No pickle is run: neither the list
-of tensors nor a tensor can ask for anything but data.
+The safetensors file is laid out first (a header, then every tensor at its place) and each table is
+read straight into its place, or in parts if its rows are written in another form, so that memory
+holds no more than what one rank had of one table. The header has checksums of everything:
+`exported.py` checks them. No pickle is run: neither the list of tensors nor a tensor can ask for
+anything but data.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.locks import is_free, lock
+from rowtier.plan.plan import Plan
 from rowtier.reading import StrPath
-from rowtier.runtime.checkpoint import exported, saves, shards
+from rowtier.runtime.checkpoint import exported, saves
 from rowtier.runtime.checkpoint.checksums import read_run
-from rowtier.runtime.checkpoint.dcp_metadata import tensor_at
-from rowtier.runtime.checkpoint.shards import CheckedReader
+from rowtier.runtime.checkpoint.export_tables import Exported, Rooms, tables_of
+from rowtier.runtime.checkpoint.row_chain import RowChain
+from rowtier.runtime.checkpoint.row_forms import ROWS_AS, RowsAs
 from rowtier.writing import writing
 
-_DTYPES = {torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16"}
-
-
-@dataclass(frozen=True)
-class Exported:
-    """A table in the file."""
-
-    key: str  # in the checkpoint
-    name: str  # in the file
-    table: str
-    pooling: str
-    shape: tuple[int, int]
-    dtype: torch.dtype
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its weights."""
-        return self.shape[0] * self.shape[1] * int(self.dtype.itemsize)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The facts for machines."""
-        return {
-            "table": self.table,
-            "name": self.name,
-            "pooling": self.pooling,
-            "shape": list(self.shape),
-            "dtype": _DTYPES[self.dtype],
-            "bytes": self.size_bytes,
-        }
+FORMATS = ("safetensors", "parquet")
+Progress = Callable[[float], None]
+Fill = Callable[[Rooms], None]
 
 
 def export(
-    checkpoint: StrPath, output: StrPath, progress: Callable[[float], None] = lambda _: None
+    checkpoint: StrPath,
+    output: StrPath,
+    progress: Progress = lambda _: None,
+    *,
+    rows_as: RowsAs | None = None,
+    to: Literal["safetensors", "parquet"] = "safetensors",
+    plan: Plan | StrPath | None = None,
 ) -> list[Exported]:
     """Write the tables of a checkpoint's current save to a safetensors file.
 
     Names are those of TorchRec's collections: `embedding_bags.<table>.weight`, and
-    `embeddings.<table>.weight` for tables that are not pooled.
+    `embeddings.<table>.weight` for tables that are not pooled. `rows_as` writes rows for serving:
+    "int8" with a scale for each row, "fp16" or "fp32". To "parquet": a folder with a file for each
+    table. Ids of tables that have a vocabulary come from the `plan` that was trained; rows for
+    serving, and Parquet, cannot do without.
     """
+    if rows_as not in (None, *ROWS_AS):
+        raise UserError(f"rows_as {rows_as!r}: accepted are {', '.join(ROWS_AS)}")
+    if to not in FORMATS:
+        raise UserError(f"format {to!r}: accepted are {' and '.join(FORMATS)}")
+    if plan is not None and not isinstance(plan, Plan):
+        plan = Plan.load(plan)
     save, target = saves.current(Path(checkpoint)), Path(output)
-    if target.is_dir():
+    if to == "safetensors" and target.is_dir():
         raise UserError(f"{target}: is a folder; give a file, such as {target}/tables.safetensors")
-    reader = CheckedReader(save, saves.about(save))
-    tables = _tables(reader)
-    with writing(target), _beside(target) as path:
-        _write(reader, tables, path, progress)
-        _check(path, tables)
-        path.replace(target)
+    chain = RowChain(saves.chain(save))
+    by_id = plan is not None or rows_as is not None or to == "parquet"
+    tables = tables_of(chain, rows_as, None if plan is None else plan.vocabularies, by_id=by_id)
+    if to == "parquet":
+        from rowtier.runtime.checkpoint.export_parquet import write_parquet
+
+        write_parquet(chain, tables, target, progress)
+        return tables
+    by_name = {table.name: table for table in tables}
+
+    def fill(rooms: Rooms) -> None:
+        by_name[next(iter(rooms))].fill(chain, rooms, target.parent)
+
+    write_export(target, [table.entries for table in tables], fill, progress)
     return tables
+
+
+def write_export(
+    target: Path,
+    groups: Sequence[Sequence[exported.Entry]],
+    fill: Fill,
+    progress: Progress = lambda _: None,
+) -> None:
+    """Write a file of tensors whose bytes are filled in, one group of them after the other."""
+    with writing(target), _beside(target) as path:
+        _write(groups, fill, path, progress)
+        _check(path, [entry for group in groups for entry in group])
+        path.replace(target)
 
 
 @contextmanager
@@ -105,64 +117,49 @@ def _umask() -> int:
     return current
 
 
-def _tables(reader: CheckedReader) -> list[Exported]:
-    about = reader.about.tables
-    if not about:
-        raise UserError(
-            f"{reader.save}: no part of the checkpoint has embedding tables: save the model, or "
-            "the ShardedEmbeddings, as a part"
-        )
-    often = Counter(entry.name for entry in about.values())
-    stored, path = reader.read_metadata(), reader.save / shards.METADATA
-    found = []
-    for key, entry in about.items():
-        tensor = tensor_at(path, stored, key)
-        if tensor.properties.dtype not in _DTYPES or len(tensor.size) != 2:
-            raise UserError(f"{path}: {key} is no table ({tensor.properties.dtype}); save it anew")
-        # Two modules of a model may have tables of the same name: then say which.
-        name = entry.name if often[entry.name] == 1 else key
-        rows, columns = tensor.size
-        dtype = tensor.properties.dtype
-        found.append(Exported(key, name, entry.table, entry.pooling, (rows, columns), dtype))
-    # Wide numbers first, so that all are aligned, as the safetensors library does it.
-    return sorted(found, key=lambda table: -table.dtype.itemsize)
-
-
 def _write(
-    reader: CheckedReader, tables: list[Exported], path: Path, progress: Callable[[float], None]
+    groups: Sequence[Sequence[exported.Entry]], fill: Fill, path: Path, progress: Progress
 ) -> None:
-    total = sum(table.size_bytes for table in tables)
-    entries = [exported.Entry(t.name, _DTYPES[t.dtype], t.shape, t.size_bytes) for t in tables]
-    start = len(exported.header(entries))
-    with path.open("rb+") as file:
+    # Wide numbers first, so that all are aligned, as the safetensors library does it.
+    entries = [entry for group in groups for entry in group]
+    entries.sort(key=lambda entry: -exported.ITEM_BYTES[entry.dtype])
+    start, places = len(exported.header(entries)), {}
+    end = start
+    for entry in entries:
+        places[entry.name] = end
+        end += entry.size_bytes
+    sums, done = {}, 0
+    # Read without a buffer, which would hold bytes of a table from before they were filled in.
+    with path.open("rb+") as file, path.open("rb", buffering=0) as filled:
         # Taken now: writing to mapped memory that has no room on the disk would end the process.
-        os.posix_fallocate(file.fileno(), 0, start + total)
-        at, summed = start, []
-        for entry, table in zip(entries, tables, strict=True):
-            _copy(reader, table, path, at)
-            stop = at + table.size_bytes
-            summed.append(entry._replace(sums=read_run(file, at, stop).sums))
-            at = stop
-            progress((at - start) / total)
+        os.posix_fallocate(file.fileno(), 0, end)
+        for group in groups:
+            memory = {entry.name: _mapped(path, places[entry.name], entry) for entry in group}
+            fill({name: torch.from_numpy(room) for name, room in memory.items()})
+            for entry in group:
+                room, at = memory[entry.name], places[entry.name]
+                if isinstance(room, np.memmap):
+                    room.flush()
+                sums[entry.name] = read_run(filled, at, at + entry.size_bytes).sums
+                done += entry.size_bytes
+            progress(done / max(1, end - start))
         file.seek(0)
-        file.write(exported.header(summed))
+        file.write(exported.header([e._replace(sums=sums[e.name]) for e in entries]))
         file.flush()
         os.fsync(file.fileno())
 
 
-def _copy(reader: CheckedReader, table: Exported, path: Path, at: int) -> None:
-    """Read a table into its place."""
-    if table.size_bytes:
-        memory = np.memmap(path, np.uint8, "r+", at, (table.size_bytes,))
-        room = torch.from_numpy(memory).view(table.dtype).view(table.shape)
-        shards.read(reader, {table.key: room}, None, alone=True)
-        memory.flush()
+def _mapped(path: Path, at: int, entry: exported.Entry) -> NDArray[np.uint8]:
+    """The bytes of a tensor in the file; nothing cannot be mapped."""
+    if not entry.size_bytes:
+        return np.empty(0, dtype=np.uint8)
+    return np.memmap(path, np.uint8, "r+", at, (entry.size_bytes,))
 
 
-def _check(path: Path, tables: list[Exported]) -> None:
+def _check(path: Path, entries: list[exported.Entry]) -> None:
     """The library that will read the file has the last word on its form."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
         found = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-    assert found == {table.name: table.shape for table in tables}
+    assert found == {entry.name: entry.shape for entry in entries}

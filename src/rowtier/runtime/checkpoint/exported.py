@@ -2,8 +2,12 @@
 
 Any reader of safetensors takes it. The checksums are in the header's `__metadata__`:
 
-    xxh3                of the header, with zeros in the place of this very number
-    xxh3 of <tensor>    of the tensor's blocks of 16 MiB
+    xxh3                    of the header, with zeros in the place of this very number
+    xxh3 of <tensor>        of the tensor's blocks of 16 MiB
+    position of <tensor>    the name of its weights, and how many deltas led there
+
+Beside a table's `weight` there may be `scale`, of int8 rows, and the ids that its first rows stand
+for: `ids` if they are numbers, else `id_text` and where in it each one begins, `id_starts`.
 """
 
 from __future__ import annotations
@@ -17,12 +21,15 @@ from typing import IO, Any, NamedTuple
 from rowtier.errors import InvalidError, Mistake, UserError
 from rowtier.reading import StrPath
 from rowtier.runtime.checkpoint.checksums import BLOCK_BYTES, SummedRun, first_change, xxh3
+from rowtier.runtime.deltas import tensor_file
+from rowtier.runtime.deltas.delta import POSITION_OF
 
 SUFFIX = ".safetensors"
 _AGAIN = "export the checkpoint again"
 _BLANK = "0" * 16
 _MOST_HEADER_BYTES = 100_000_000  # as the safetensors library has it
-_ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2}
+ITEM_BYTES = {"I64": 8, "U64": 8, "F32": 4, "F16": 2, "BF16": 2, "I8": 1, "U8": 1}
+WEIGHT = ".weight"  # how names of tables' weights end
 
 
 class Entry(NamedTuple):
@@ -30,9 +37,14 @@ class Entry(NamedTuple):
 
     name: str
     dtype: str
-    shape: tuple[int, int]
-    size_bytes: int
+    shape: tuple[int, ...]
     sums: tuple[str, ...] = ()  # of its blocks, once they are known
+    position: str = ""  # what its weights are called, for deltas
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of its numbers."""
+        return math.prod(self.shape) * ITEM_BYTES[self.dtype]
 
 
 def header(entries: list[Entry]) -> bytes:
@@ -41,17 +53,9 @@ def header(entries: list[Entry]) -> bytes:
     for entry in entries:
         count = -(-entry.size_bytes // BLOCK_BYTES)
         facts[f"xxh3 of {entry.name}"] = " ".join(entry.sums or [_BLANK] * count)
-    content: dict[str, Any] = {"__metadata__": facts}
-    at = 0
-    for entry in entries:
-        offsets = [at, at + entry.size_bytes]
-        content[entry.name] = {
-            "dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": offsets,
-        }  # fmt: skip
-        at += entry.size_bytes
-    text = json.dumps(content, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    raw = len(text).to_bytes(8, "little") + text
+        if entry.position:
+            facts[f"{POSITION_OF}{entry.name}"] = entry.position
+    raw = tensor_file.header([(e.name, e.dtype, e.shape, e.size_bytes) for e in entries], facts)
     return raw.replace(_sealed(_BLANK), _sealed(xxh3(raw)), 1)
 
 
@@ -60,23 +64,25 @@ def check_export(path: StrPath) -> dict[str, Any]:
     path = Path(path)
     try:
         with path.open("rb") as file:
-            entries, start = _read_header(path, file)
+            entries, start = read_header(path, file)
             for entry in entries:
                 changed = first_change(file, SummedRun(start, start + entry.size_bytes, entry.sums))
                 if changed is not None:
                     first, last = changed
                     raise UserError(
-                        f"{path}: bytes {first}-{last} of table {_table(entry.name)!r} "
+                        f"{path}: bytes {first}-{last} of table {table_of(entry.name)!r} "
                         f"({entry.name}) differ from what was exported (checksum); {_AGAIN}"
                     )
                 start += entry.size_bytes
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); check the path") from None
     total = sum(entry.size_bytes for entry in entries)
-    return {"kind": "export", "tables": len(entries), "bytes": total}
+    tables = sum(entry.name.endswith(WEIGHT) for entry in entries)
+    return {"kind": "export", "tables": tables, "bytes": total}
 
 
-def _read_header(path: Path, file: IO[bytes]) -> tuple[list[Entry], int]:
+def read_header(path: Path, file: IO[bytes]) -> tuple[list[Entry], int]:
+    """The tensors of a file, and where the first begins; refused if it is not what was written."""
     length = int.from_bytes(file.read(8), "little")
     raw = file.read(length) if length <= _MOST_HEADER_BYTES else b""
     try:
@@ -98,19 +104,20 @@ def _read_header(path: Path, file: IO[bytes]) -> tuple[list[Entry], int]:
 
 def _entry(name: str, its: dict[str, Any], facts: dict[str, str]) -> Entry:
     """A tensor of a header."""
-    size_bytes = math.prod(its["shape"]) * _ITEM_BYTES[its["dtype"]]
     sums = tuple(facts[f"xxh3 of {name}"].split())
-    if len(sums) != -(-size_bytes // BLOCK_BYTES):
+    entry = Entry(name, its["dtype"], tuple(its["shape"]), sums)
+    if len(sums) != -(-entry.size_bytes // BLOCK_BYTES):
         raise ValueError(name)
-    return Entry(name, its["dtype"], tuple(its["shape"]), size_bytes, sums)
+    return entry._replace(position=str(facts.get(f"{POSITION_OF}{name}", "")))
 
 
 def _sealed(number: str) -> bytes:
     return f'"xxh3":"{number}"'.encode()
 
 
-def _table(name: str) -> str:
-    found = re.search(r"(?:^|\.)embedding(?:s|_bags)\.(.+)\.weight$", name)
+def table_of(name: str) -> str:
+    """The table that a tensor belongs to."""
+    found = re.search(r"(?:^|\.)embedding(?:s|_bags)\.(.+)\.[a-z_]+$", name)
     return found[1] if found else name
 
 

@@ -23,22 +23,24 @@ class Flat(NamedTuple):
 
     tensors: dict[str, torch.Tensor]  # by the names they are saved under
     rest: bytes  # the value without its tensors, and the paths of those
+    originals: dict[str, torch.Tensor]  # the tensors as they were given
 
 
 def flatten(name: str, value: Any) -> Flat:
     """Take nested state apart."""
     found = dict(_tensors(value, ()))
-    tensors: dict[str, torch.Tensor] = {}
+    originals: dict[str, torch.Tensor] = {}
     for path, tensor in found.items():
         key = key_of(name, path)
-        if key in tensors:
+        if key in originals:
             raise UserError(
                 f"checkpoint part {name!r}: two of its tensors would both be saved as {key!r}: "
                 "rename one"
             )
-        tensors[key] = tensor
+        originals[key] = tensor
+    tensors = {key: tensor.detach() for key, tensor in originals.items()}
     # Pickled here: torch.distributed.checkpoint would turn keys that are numbers into strings.
-    return Flat(tensors, pickle.dumps((_without(value), list(found))))
+    return Flat(tensors, pickle.dumps((_without(value), list(found))), originals)
 
 
 def key_of(name: str, path: Path) -> str:
@@ -61,7 +63,7 @@ def _inside(value: Any) -> Iterator[tuple[Any, Any]]:
 
 def _tensors(value: Any, path: Path) -> Iterator[tuple[Path, torch.Tensor]]:
     if isinstance(value, torch.Tensor):
-        yield path, value.detach()
+        yield path, value
     for key, entry in _inside(value):
         yield from _tensors(entry, (*path, key))
 

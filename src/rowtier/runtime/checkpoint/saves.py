@@ -8,6 +8,9 @@
 are older saves removed. So at any moment it names saves that are whole. Without it, those are
 whole whose own rowtier.json says so: it is written last.
 
+A save may hold only the rows that changed since another one, which it names; that one stays as long
+as the first does, whatever `keep` says.
+
 A folder is ours if its name is that of a save and the rowtier.json in it has the same name;
 nothing else is removed, and of a save only the files that rowtier and torch write there.
 """
@@ -37,7 +40,10 @@ from rowtier.writing import writing
 CURRENT, ABOUT = "current.json", "rowtier.json"
 _LOCK = ".rowtier-lock"
 _NEW = re.compile(rf"\.{PREFIX}\d+\.new")  # a save folder before it has its name
-_OURS = re.compile(rf"__\d+_\d+\.distcp|\.metadata(\.tmp)?|\.?{re.escape(ABOUT)}(\.new)?")
+_OURS = re.compile(
+    r"__\d+_\d+\.distcp|rows-\d+\.safetensors|\.metadata(\.tmp)?"
+    rf"|\.?{re.escape(ABOUT)}(\.new)?"
+)
 
 
 @contextmanager
@@ -75,9 +81,45 @@ def finish(save: Path, about: About, keep: int) -> None:
         before = [name for name in whole(folder) if (folder / name).is_dir()]
         _write(save / ABOUT, sealed_text(about.model_copy(update={"made_as": save.name})))
         names = [*before, save.name]
-        _write(folder / CURRENT, sealed_text(SaveIndex(saves=tuple(names[-keep:]))))
-    for name in names[:-keep]:
-        remove(folder / name)
+        needed = {link.name for name in names[-keep:] for link in _links(folder / name)}
+        kept = tuple(name for name in names if name in needed)
+        _write(folder / CURRENT, sealed_text(SaveIndex(saves=kept)))
+    for name in names:
+        if name not in needed:
+            remove(folder / name)
+
+
+def chain(save: Path) -> list[tuple[Path, About]]:
+    """The saves that are read one after the other for the rows of one, which is the last."""
+    found = [(save, about(save))]
+    while (before := found[0][1].follows) is not None:
+        path, later = save.parent / before.save_name, found[0][0]
+        if not (path / ABOUT).exists():
+            raise UserError(
+                f"{later}: holds the rows that changed since {before.save_name}, and there is no "
+                f"such save beside it: put {path} back, or load a save that is whole by itself"
+            )
+        its = about(path)
+        if its.weights != before.weights or its.chain >= found[0][1].chain:
+            raise UserError(
+                f"{later}: holds the rows that changed since {before.save_name}, and {path} is "
+                "another one now: put the right one back, or load a save that is whole by "
+                "itself"
+            )
+        found.insert(0, (path, its))
+    return found
+
+
+def _links(save: Path) -> Iterator[Path]:
+    """A save and those that it needs, as far as they are there."""
+    yield save
+    found = _about_here(save)
+    for _ in range(found.chain if found is not None else 0):
+        if found is None or found.follows is None:
+            return
+        before = save.parent / found.follows.save_name
+        yield before
+        found = _about_here(before)
 
 
 def whole(folder: Path) -> list[str]:
@@ -129,7 +171,7 @@ def check(folder: Path) -> dict[str, Any]:
     total_bytes = 0
     for name in names:
         save = folder / name
-        found = about(save)
+        *_, (_, found) = chain(save)
         if not found.files:
             raise UserError(f"{save}: was saved without checksums; save again to have them")
         for file, saved in found.files.items():

@@ -24,6 +24,7 @@ from rowtier.runtime.checkpoint import checksums
 from rowtier.runtime.checkpoint.about import About, SavedFile, SavedItem, file_of
 from rowtier.runtime.checkpoint.checksums import WAY_OUT, SummedRun, SummingStream
 from rowtier.runtime.checkpoint.dcp_metadata import parse_metadata
+from rowtier.runtime.deltas.job import RankJob
 
 METADATA = ".metadata"
 
@@ -145,20 +146,35 @@ def saved_metadata(save: Path) -> SavedFile:
     return file_of(len(raw), METADATA, run.sums)
 
 
-def write(
-    save: Path, content: dict[str, Any], group: dist.ProcessGroup | None, alone: bool
-) -> dict[str, SavedFile]:
-    """Write tensors and values; the files of this rank. All ranks must call this."""
-    writer = SummingWriter(save)
-    with in_plain_words(f"{save}: cannot be written; the checkpoint before it is whole"):
-        dcp.save(
-            content,
-            storage_writer=writer,
-            planner=DefaultSavePlanner(flatten_state_dict=False),
-            process_group=group,
-            no_dist=alone,
-        )
-    return writer.files
+class PlannedWrite:
+    """What each rank will write of tensors and values; agreed by all before anyone writes."""
+
+    def __init__(self, save: Path, content: dict[str, Any], job: RankJob):
+        self._writer = SummingWriter(save)
+        self._planner = DefaultSavePlanner(flatten_state_dict=False)
+        self._metadata: Metadata | None = None
+        local = job.on_all(lambda: self._local(content, is_first=job.rank == 0))
+        plans = job.gathered(local)
+        self._plan = self._planner.finish_plan(job.on_first(lambda: self._all(plans))[job.rank])
+
+    def _local(self, content: dict[str, Any], *, is_first: bool) -> Any:
+        self._planner.set_up_planner(content, self._writer.storage_meta(), is_first)
+        self._writer.set_up_storage_writer(is_first)
+        return self._writer.prepare_local_plan(self._planner.create_local_plan())
+
+    def _all(self, plans: list[Any]) -> list[Any]:
+        every, self._metadata = self._planner.create_global_plan(plans)
+        return list(self._writer.prepare_global_plan(every))
+
+    def write(self) -> tuple[list[Any], dict[str, SavedFile]]:
+        """Write this rank's part; where things are in the files, and what those hold."""
+        return list(self._writer.write_data(self._plan, self._planner).value()), self._writer.files
+
+    def finish(self, results: list[list[Any]]) -> SavedFile:
+        """Write where everything is, on rank 0, with the results of all."""
+        assert self._metadata is not None
+        self._writer.finish(self._metadata, results)
+        return saved_metadata(self._writer.path)
 
 
 def read(

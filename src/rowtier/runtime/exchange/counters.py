@@ -74,10 +74,19 @@ class Counters:
     bands: PerBand | None = field(init=False)
 
     def __post_init__(self) -> None:
-        levels = np.arange(self.world.tree.levels)
+        self.begin_plan(self.world, self.pieces)
+
+    def begin_plan(self, world: World, pieces: list[Piece]) -> None:
+        """Begin anew, with the bands of another plan."""
+        self.world, self.pieces = world, pieces
+        levels = np.arange(world.tree.levels)
         # What stays here passes no level.
-        self._passes = ((self.world.distance - 1)[:, None] == levels).astype(np.int64)
+        self._passes = ((world.distance - 1)[:, None] == levels).astype(np.int64)
         self.reset()
+
+    def by_level(self, ranks: Ints) -> Ints:
+        """Bytes by … × ranks as bytes by … × levels."""
+        return np.asarray(ranks @ self._passes)
 
     def reset(self) -> None:
         """Begin anew."""
@@ -102,7 +111,7 @@ class Counters:
         """Bytes by flows × sent, received × levels."""
         bytes_of = self.ranks.copy()
         bytes_of[_FLOW_NUMBERS["headers"]] += self._stamps() - self._stamps_before
-        return np.asarray(bytes_of @ self._passes)
+        return self.by_level(bytes_of)
 
     def gathered(self, wire: Wire) -> Totals:
         """The counts of all ranks; all of them must call this."""

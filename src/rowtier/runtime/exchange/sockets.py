@@ -182,7 +182,7 @@ class _Link:
                 pass
             if coming.has_read:  # what the other showed may change from now on
                 coming.has_read = False
-                going.left.append(memoryview(b"\1"))
+                going.left.append(b"\1")
                 going.send(self.link)
         except OSError as error:
             raise RuntimeError(f"the connection to rank {self.rank} broke: {error}") from error
@@ -283,9 +283,11 @@ class _Going:
         size = sum(map(len, parts))
         self.shown = near.carries(rank, size)
         self.stamped = tell_length or bool(parts)
-        self.left = [memoryview(stamp + _LENGTH.pack(size) if tell_length else stamp)]
-        if not self.stamped:
-            self.left = []
+        self.left: list[bytes | memoryview] = []
+        if tell_length:
+            self.left.append(stamp + _LENGTH.pack(size))
+        elif parts and stamp:
+            self.left.append(stamp)
         if self.shown:
             if tell_length:  # the other knows of one array
                 parts = [np.concatenate(parts)]
@@ -312,7 +314,7 @@ def _view(array: Bytes) -> memoryview:
     return array.data  # as `memoryview(array)`, which mypy does not know to be one
 
 
-def _advance(left: list[memoryview], count: int) -> None:
+def _advance(left: list[Any], count: int) -> None:
     """Forget the first bytes."""
     done = 0
     while done < len(left) and count >= len(left[done]):

@@ -14,9 +14,7 @@ Python (ranks compare that when they meet), and no other library.
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import xxhash
@@ -75,36 +73,41 @@ class Call(NamedTuple):
 class Stamps:
     """The calls of one rank on one wire, and the stamp of the one that it is in."""
 
+    __slots__ = ("_digest", "_half", "_recent", "_settings", "bytes", "number", "value")
+
     def __init__(self) -> None:
         self.number, self.value, self.bytes = 0, 0, STAMP.pack(0)
-        self._calls: deque[tuple[int, str, int, CallFacts]] = deque(maxlen=_KEPT)
-        self._facts: CallFacts = (0, 0, Settings())
+        # The last calls, each at its number modulo how many are kept.
+        none = (0, "", 0, (0, 0, Settings()))
+        self._recent: list[tuple[int, str, int, CallFacts]] = [none] * _KEPT
         self._settings: Settings | None = None  # whose digest this is, and the factor's half
         self._digest = self._half = 0
 
     def begin(self, kind: str, facts: CallFacts) -> None:
         """From now on messages are of this call."""
-        steps, passes, settings = self._facts = facts
+        steps, passes, settings = facts
         if settings is not self._settings:
             self._settings = settings
             self._digest, self._half = hash(settings[:-1]), _upper_half(settings.factor)
         self.number = number = self.number + 1
-        digest = hash((_digest_of(kind), number, steps, passes, self._digest))
+        digest = hash((_DIGESTS[kind], number, steps, passes, self._digest))
         self.value = value = digest & _DIGEST_BITS | self._half
-        self.bytes = value.to_bytes(STAMP.size, "little")
-        self._calls.append((value, kind, number, facts))
+        self.bytes = value.to_bytes(8, "little")
+        self._recent[number % _KEPT] = (value, kind, number, facts)
 
     @property
     def calls(self) -> list[Call]:
-        """The last ones."""
-        return [Call(*call) for call in self._calls]
+        """The last ones, in their order."""
+        made = [Call(*call) for call in self._recent if call[1]]
+        return sorted(made, key=lambda call: call.number)
 
     def go_on(self, kind: str) -> None:
         """From now on messages are of a call that follows the last, with all facts as they were."""
+        facts = self._recent[self.number % _KEPT][3]
         self.number = number = self.number + 1
-        value = (self.value ^ _digest_of(kind)) & _DIGEST_BITS | self._half
-        self.value, self.bytes = value, value.to_bytes(STAMP.size, "little")
-        self._calls.append((value, kind, number, self._facts))
+        self.value = value = self.value ^ _DIGESTS[kind]
+        self.bytes = value.to_bytes(8, "little")
+        self._recent[number % _KEPT] = (value, kind, number, facts)
 
     def leave_out(self) -> None:
         """Send no stamps, and look at none, to measure what they cost; on all ranks or none."""
@@ -120,6 +123,8 @@ class Stamps:
 
 class Standing:
     """Where this rank stands: what becomes the facts of its next call."""
+
+    __slots__ = ("are_dropped", "number_names", "passes", "read_numbers", "settings")
 
     def __init__(self) -> None:
         self.settings = Settings()
@@ -153,9 +158,15 @@ class Standing:
         return steps, 0 if self.passes == 0 or self.are_dropped() else self.passes, self.settings
 
 
-@cache
-def _digest_of(kind: str) -> int:
-    return xxhash.xxh3_64_intdigest(kind.encode())
+class _Digests(dict[str, int]):
+    """Digests of kinds of calls, each made once; the bits of the factor are left free."""
+
+    def __missing__(self, kind: str) -> int:
+        found = self[kind] = xxhash.xxh3_64_intdigest(kind.encode()) & _DIGEST_BITS
+        return found
+
+
+_DIGESTS = _Digests()
 
 
 def _upper_half(value: float) -> int:

@@ -111,7 +111,7 @@ class Wire:
             for swap in swaps:
                 swap.got[:] = swap.sent
             return
-        with self._guarded:
+        with self.guarded:
             if self._sockets is not None:
                 self._swap_by_sockets(self._sockets, swaps)
                 return
@@ -160,7 +160,7 @@ class Wire:
 
     def swap_unknown(self, sent: Sequence[Sequence[Bytes]]) -> list[Bytes]:
         """Send every other rank some arrays, one after the other; what each sent, as one."""
-        with self._guarded:
+        with self.guarded:
             if self._sockets is not None:
                 return self._sockets.swap_unknown(sent)
         counts = np.array([sum(map(len, parts)) for parts in sent], dtype=np.int64)
@@ -180,7 +180,7 @@ class Wire:
             counts = np.full(len(sent), sent[0].size, dtype=np.int64)
             self.swap(sent.reshape(-1), counts, got.reshape(-1), counts)
             return got
-        with self._guarded:
+        with self.guarded:
             return self._all_to_all(sent)
 
     def sum(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -253,7 +253,8 @@ class Wire:
         return STAMP.size * found
 
     @cached_property
-    def _guarded(self) -> _Guarded:
+    def guarded(self) -> _Guarded:
+        """A context for exchanges of the same ranks: a failure names those that are the reason."""
         return _Guarded(self)
 
 

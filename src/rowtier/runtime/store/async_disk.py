@@ -36,6 +36,7 @@ THREADS = 16
 # io_setup, io_destroy, io_submit, io_getevents: libc has no functions for these.
 _CALLS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 _READ, _WRITE = 0, 1
+_PUNCH_HOLE = 3  # of fallocate: the file keeps its size
 _REQUEST = np.dtype(
     [
         ("data", "u8"), ("key", "u4"), ("rw_flags", "u4"), ("opcode", "u2"), ("priority", "i2"),
@@ -184,6 +185,12 @@ def _failure(result: int) -> OSError:
     """What is wrong with a page that did not move whole: −errno, or the bytes that did."""
     number = -result if result < 0 else errno.EIO
     return OSError(number, os.strerror(number))
+
+
+def punch_hole(handle: int, start: int, size: int) -> None:
+    """Give a part of a file back to the disk, where that can be done; it reads as zeros then."""
+    if sys.platform == "linux":
+        _libc.fallocate(handle, _PUNCH_HOLE, ctypes.c_int64(start), ctypes.c_int64(size))
 
 
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -58,6 +58,10 @@ class Rows(Protocol):
         """Say whose rows begin at a slot, for errors."""
         ...
 
+    def release(self) -> None:
+        """Forget all rows, and give back what they took."""
+        ...
+
 
 class Memory(Protocol):
     """Keeps the rows of all shards of a tier."""
@@ -96,6 +100,9 @@ class RamRows:
     def name(self, slot: int, count: int, table: str) -> None:
         """Memory is not checked."""
 
+    def release(self) -> None:
+        """Arrays are gone with the last who has them."""
+
 
 class Ram:
     """Plain process memory."""
@@ -116,7 +123,8 @@ class DiskRows:
         weight_bytes = _weight_bytes(form)
         record_bytes = _record_bytes(form)
         self._per_page = pages.page_bytes // record_bytes
-        self._first = pages.allot(-(-form.rows // self._per_page))
+        self._count = -(-form.rows // self._per_page)
+        self._first = pages.allot(self._count)
         self.at_once = pages.at_once
         # Places count records if those fill pages evenly, else words of 4 bytes: then rows of
         # the arrays overlap, and only those where a record begins are ever used.
@@ -152,6 +160,10 @@ class DiskRows:
         if count:
             first, last = slot // self._per_page, (slot + count - 1) // self._per_page
             self._pages.name(first + self._first, last + self._first, table)
+
+    def release(self) -> None:
+        """Forget all rows."""
+        self._pages.release(self._first, self._count)
 
 
 class Disk:

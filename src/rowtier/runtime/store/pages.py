@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.jit import compiled
-from rowtier.runtime.store.async_disk import Access, File, access
+from rowtier.runtime.store.async_disk import Access, File, access, punch_hole
 from rowtier.runtime.store.page_sums import Sums, keys_for, sum_pages
 from rowtier.units import show_bytes
 
@@ -81,6 +81,7 @@ class Pages:
         self._written = np.empty(0, dtype=np.bool_)  # per page; others are zeros
         self._sums: Sums = np.empty(0, dtype=np.uint64)  # per page that was written
         self._names: list[tuple[int, int, str]] = []  # first and last page of each table
+        self._spare: list[tuple[int, int]] = []  # first pages that nobody has, and how many
         self._page_of = np.full(self.frames, -1, dtype=np.int64)
         self._until = np.zeros(self.frames, dtype=np.int64)  # the step each is kept for
         self._dirty = np.zeros(self.frames, dtype=np.bool_)
@@ -107,22 +108,49 @@ class Pages:
         """Add pages of zeros to the file; the number of the first."""
         with self._lock:
             self._join_writes()  # they note checksums in the array that is replaced here
-        first, self.count = self.count, self.count + pages
-        size = self.page_bytes
-        try:
-            # Taken now, so that a full disk is an error here and not in the middle of training.
-            os.posix_fallocate(self._file.handle, first * size, pages * size)
-        except OSError as error:
-            what = f"no room for {show_bytes(self.count * size)} of rows"
-            raise self._in_words(error, what) from error
+        for place, (first, spare) in enumerate(self._spare):
+            if pages and spare >= pages:
+                self._spare[place] = (first + pages, spare - pages)
+                self._take(first, pages)
+                return first
+        first = self.count
+        self._take(first, pages)
+        self.count += pages
         self._frame_of = np.append(self._frame_of, np.full(pages, -1, dtype=np.int32))
         self._written = np.append(self._written, np.zeros(pages, dtype=np.bool_))
         self._sums = np.append(self._sums, np.zeros(pages, dtype=np.uint64))
         return first
 
+    def _take(self, first: int, pages: int) -> None:
+        size = self.page_bytes
+        try:
+            # Taken now, so that a full disk is an error here and not in the middle of training.
+            os.posix_fallocate(self._file.handle, first * size, pages * size)
+        except OSError as error:
+            what = f"no room for {show_bytes((first + pages) * size)} of rows"
+            raise self._in_words(error, what) from error
+
+    def release(self, first: int, pages: int) -> None:
+        """Forget pages, and give their room on the disk back; others may be allotted there."""
+        if not pages:
+            return
+        last = first + pages
+        with self._lock:
+            self._join_reads()
+            self._join_writes()
+            frames = self._frame_of[first:last].astype(np.int64)
+            frames = frames[frames >= 0]
+            self._dirty[frames] = False
+            self._let_go(frames)
+            self._written[first:last] = False
+            self._names = [entry for entry in self._names if not first <= entry[0] < last]
+            self._spare = _merged([*self._spare, (first, pages)])
+            punch_hole(self._file.handle, first * self.page_bytes, pages * self.page_bytes)
+
     def name(self, first: int, last: int, table: str) -> None:
         """Say whose rows are on pages, for errors."""
-        self._names.append((first, last, table))
+        if (first, last, table) not in self._names:
+            self._names.append((first, last, table))
 
     def hold(self, pages: Ints) -> Ints:
         """Bring pages into memory; the frame of each, valid until the next call of this."""
@@ -280,6 +308,17 @@ class Pages:
             "what was written there (checksum): check the disk, or map the tier to another folder "
             "with `tiers`, and go on from the last checkpoint"
         )
+
+
+def _merged(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Runs of pages that touch as one, in order; empty ones are left out."""
+    found: list[tuple[int, int]] = []
+    for first, pages in sorted(run for run in runs if run[1]):
+        if found and sum(found[-1]) == first:
+            found[-1] = (found[-1][0], found[-1][1] + pages)
+        else:
+            found.append((first, pages))
+    return found
 
 
 def _innermost(named: list[tuple[int, int, str]]) -> list[str]:

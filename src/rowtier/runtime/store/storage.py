@@ -23,6 +23,7 @@ Init = Callable[[Table, Ints], Any]  # a table and some of its rows → their fi
 
 TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NO_WEIGHTS = np.empty(0, dtype=np.float32)
+ALL = slice(None)
 _BLOCK_ROWS = 4096
 _COPIED_ROWS = 8192  # of 16-bit numbers, in fp32 at once
 
@@ -64,6 +65,7 @@ class Shard:
     state_names: tuple[str, ...]
     inside: Shard | None = None  # of a bundle: then the rows are there, from slot `base` on
     base: int = 0
+    given: Rows | None = None  # rows that are kept already, in the same slots
     rows: Rows = field(init=False)
     weights: NDArray[Any] = field(init=False)  # by place; float32, or 16 bits as uint16
     state: dict[str, Floats] = field(init=False)
@@ -77,7 +79,8 @@ class Shard:
         dtype = "f4" if piece.table.dtype == "fp32" else "u2"
         by_row = piece.table.optimizer == "rowwise_adagrad"
         state = dict.fromkeys(self.state_names, 1 if by_row else piece.width)
-        self.rows = self.memory.rows(Form(piece.rows_here, piece.width, dtype, state))
+        form = Form(piece.rows_here, piece.width, dtype, state)
+        self.rows = self.memory.rows(form) if self.given is None else self.given
         self.weights, self.state = self.rows.weights, self.rows.state
         self.rows.name(0, piece.rows_here, piece.table.name)
 
@@ -112,11 +115,11 @@ class Shard:
         for start in range(0, count, step):
             yield slice(start, min(start + step, count))
 
-    def take(self, name: str, slots: Ints) -> NDArray[Any]:
-        """Weights ("weight") or state of rows, as they are stored."""
+    def take(self, name: str, slots: Ints, columns: slice = ALL) -> NDArray[Any]:
+        """Weights ("weight") or state of rows, as they are stored; of some columns."""
         if self.inside is not None:
-            return self.inside.take(name, slots + self.base)
-        array = self._array(name)
+            return self.inside.take(name, slots + self.base, columns)
+        array = self._array(name)[:, columns]
         if len(slots) <= self.rows.at_once:
             return np.asarray(array[self.rows.places(slots)])
         found = np.empty((len(slots), array.shape[1]), dtype=array.dtype)
@@ -125,16 +128,16 @@ class Shard:
             found[order[part]] = array[self.rows.places(slots[order[part]])]
         return found
 
-    def put(self, name: str, slots: Ints, values: NDArray[Any]) -> None:
-        """Write weights or state of rows, as they are stored."""
+    def put(self, name: str, slots: Ints, values: NDArray[Any], columns: slice = ALL) -> None:
+        """Write weights or state of rows, as they are stored; some columns of them."""
         if self.inside is not None:
-            self.inside.put(name, slots + self.base, values)
+            self.inside.put(name, slots + self.base, values, columns)
             return
-        array = self._array(name)
+        array = self._array(name)[:, columns]
         if len(slots) > self.rows.at_once:
             order = np.argsort(slots, kind="stable")
             for part in self.chunks(len(slots)):
-                self.put(name, slots[order[part]], values[order[part]])
+                self.put(name, slots[order[part]], values[order[part]], columns)
             return
         places = self.rows.places(slots)
         array[places] = values
@@ -159,6 +162,12 @@ class Shard:
             for start in range(0, rows, _BLOCK_ROWS):
                 slots = np.arange(start, min(start + _BLOCK_ROWS, rows))
                 self.put(name, slots, np.full((len(slots), width), value, dtype=np.float32))
+
+    def restart(self, slots: Ints, rows: Floats, state: float) -> None:
+        """Rows begin anew: with these weights, and with all state a number."""
+        self.store(slots, rows)
+        for name, array in self.state.items():
+            self.put(name, slots, np.full((len(slots), array.shape[1]), state, dtype=np.float32))
 
     def gather(self, slots: Ints, lane: Floats, at: Ints) -> None:
         """Copy rows to their spots."""

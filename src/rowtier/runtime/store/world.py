@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -54,6 +55,14 @@ class World:
     def size(self) -> int:
         """How many ranks there are."""
         return self.tree.holders
+
+    def first_here(self) -> int:
+        """The first rank on this machine; all ranks must call this."""
+        if self.group is None:
+            return self.rank
+        names: list[str] = [""] * self.size
+        dist.all_gather_object(names, socket.gethostname(), group=self.group)
+        return names.index(names[self.rank])
 
     @cached_property
     def anchors(self) -> Ints:

@@ -1,0 +1,1 @@
+"""Rows that changed: copied, written by id, and put onto what was there before."""
