@@ -281,6 +281,15 @@ def tables_entries() -> None:
         "tables[1].on_out_of_range",
         "error, drop or hash",
     )
+    one(
+        "evicting-vocabulary",
+        table(**words, evict="lru"),
+        "tables[1].evict",
+        "`ids: grow`",
+    )
+    one("growing-without-shared", table(ids="grow", num_shared="0"), "num_shared", "1 or more")
+    one("admitted-never", table(ids="grow", admit_after="70k"), "admit_after", "at most 65535")
+    one("capacity-and-rows", table(ids="grow", capacity="9"), "capacity", "one of both")
     one("batch-zero", put("batch_size", value=0), "batch_size", "at least 1")
     one("none-listed", put("tables", value=[]), "tables", "at least one")
     one("number-as-name", put("tables", 0, "name", value=7), "tables[0].name", "quotes")

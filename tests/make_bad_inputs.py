@@ -31,6 +31,8 @@ import rowtier
 import rowtier.files
 from rowtier.manifest import write_manifest
 from rowtier.plan.plan import Plan
+from rowtier.runtime.deltas.delta import DeltaIndex, DeltaTable, check_delta, index_text
+from rowtier.runtime.deltas.tensor_file import Held, write_tensors
 
 
 def profile() -> rowtier.Profile:
@@ -229,6 +231,26 @@ def plan_entries(good: Path) -> None:
         "origin.options.dense_s",
         "zero or more",
     )
+    one(
+        "serves-with-state",
+        edit("plan.json", put("origin", value={"options": {"serve": True}})),
+        "origin.options.serve",
+        "a plan that serves has none",
+        "plan again",
+    )
+    one(
+        "serves-beside-dense",
+        edit("plan.json", put("origin", value={"options": {"serve": True, "dense_s": 0.1}})),
+        "origin.options",
+        "a plan that serves has none; drop one",
+    )
+    one(
+        "serves-int4",
+        edit("plan.json", put("origin", value={"options": {"serve": True, "rows_as": "int4"}})),
+        "origin.options.rows_as",
+        "fp32",
+        "fp16",
+    )
     one("version-7", edit("plan.json", put("format_version", value=7)), "format_version", "7", "1")
     one("cut-off-json", cut("plan.json", 200), "plan.json", "not valid JSON")
     one(
@@ -309,6 +331,41 @@ def good_plan(of: rowtier.Profile) -> Plan:
     return Plan.build("by-hand", of, rowtier.Cluster.model_validate(CLUSTER), bands)
 
 
+def good_delta(folder: Path) -> None:
+    """Two rows of a table, as one rank would write them."""
+    folder.mkdir(parents=True)
+    table = DeltaTable(table="item", shape=(10, 2), dtype="F32", changed=2)
+    index = DeltaIndex(
+        name="fedcba9876543210", sequence=1, follows=("0123456789abcdef",),
+        tables={"embedding_bags.item.weight": table}, files=("rows-00000.safetensors",),
+    )  # fmt: skip
+    ids, values = np.array([3, 7]), np.ones((2, 2), dtype=np.float32)
+    with (folder / "rows-00000.safetensors").open("wb") as file:
+        tensors = [Held("0|ids", "I64", ids), Held("0|0|embedding_bags.item.weight", "F32", values)]
+        write_tensors(file, tensors)
+    (folder / "delta.json").write_text(index_text(index))
+    write_manifest(folder)
+
+
+def delta_entries(good: Path) -> None:
+    def one(name: str, change: Callable[[Path], None], *says: str) -> None:
+        folder_entry(good, f"delta-{name}", change, *says)
+
+    rows = "rows-00000.safetensors"
+    one("flipped", flip(rows), rows, "changed after it was written", "copy the folder")
+    one("cut-off", cut(rows, 60), rows, "cut off: it has 60")
+    one("rows-missing", remove(rows), rows, "is missing")
+    one("no-manifest", remove("manifest.json"), "manifest.json: is missing", "export")
+    one("index-changed", cut("delta.json", 30), "delta.json", "cut off")
+    one("no-sequence", listed(edit("delta.json", drop("sequence"), keep_seal=True)), "sequence")
+    one(
+        "unknown-key",
+        listed(edit("delta.json", put("rows", value=3), keep_seal=True)),
+        "rows",
+        "unknown",
+    )
+
+
 def main() -> None:
     shutil.rmtree(HERE, ignore_errors=True)
     HERE.mkdir()
@@ -329,6 +386,9 @@ def main() -> None:
     Plan.build("by-hand", words, cluster, {"user": placed}).save(good / "plan-words")
     vocabulary_entries(good / "profile-words", "profile")
     vocabulary_entries(good / "plan-words", "plan")
+    good_delta(good / "delta")
+    check_delta(good / "delta")
+    delta_entries(good / "delta")
     shutil.rmtree(good)
     expected = Path(__file__).parent / "bad_inputs_expected.yaml"
     said = {name: list(says) for name, says in sorted(EXPECTED.items())}

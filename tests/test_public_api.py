@@ -8,10 +8,10 @@ import rowtier
 SOURCE = Path(rowtier.__file__).parent
 # From left to right: a part may import what stands before it, never what stands after.
 ORDER = [
-    "foreign", "errors", "jit", "units", "fields", "sayings", "special", "reading", "renaming",
-    "locks", "writing", "files", "manifest", "folders", "tables", "work", "cluster", "profile",
-    "band", "cost", "plan", "synth", "evaluate", "report", "runtime", "backends", "torch",
-    "torchrec", "calibrate", "kinds", "cli",
+    "foreign", "errors", "progress_bar", "jit", "units", "fields", "sayings", "special", "reading",
+    "renaming", "locks", "writing", "files", "manifest", "folders", "tables", "work", "cluster",
+    "profile", "band", "cost", "plan", "synth", "evaluate", "report", "runtime", "backends",
+    "torch", "torchrec", "calibrate", "kinds", "cli",
 ]  # fmt: skip
 # The same inside `runtime`: its folders, and between them the files that are in none.
 RUNTIME_ORDER = [
@@ -19,11 +19,16 @@ RUNTIME_ORDER = [
     {"kernels"},
     {"store"},
     {"exchange"},
-    {"agreement", "dense_time", "engine", "groups", "optim", "options", "torch_optimizers"},
+    {
+        "agreement", "dense_time", "engine", "groups", "growing", "growing_memory",
+        "growing_names", "heat", "optim", "options", "shared_remap", "torch_optimizers",
+    },
     {"device"},
     {
-        "blocks", "copies", "keyed", "logical", "lookup", "module", "modules", "pipeline",
-        "row_gradient", "row_optimizer", "together", "traced", "unsharded",
+        "autopilot", "blocks", "copies", "deltas", "keyed", "logical", "lookup", "migrate",
+        "module", "modules", "move_rounds", "pipeline", "planning_process", "read_only",
+        "row_gradient", "row_moves", "row_optimizer", "rows_on_the_move", "together", "traced",
+        "unsharded",
     },
     {"checkpoint"},
 ]  # fmt: skip

@@ -69,3 +69,46 @@ def load(folder: Path, embeddings: ShardedEmbeddings) -> int:
         assert (shard.state["sum"] == number).all()
     assert embeddings.engine.step_number == number
     return number
+
+
+EVERY = 16  # a row changes once in so many saves
+
+
+def fill_some(embeddings: ShardedEmbeddings, number: int) -> None:
+    """What training does between two saves: some rows get the number of the next one."""
+    engine = embeddings.engine
+    engine.step_number = number
+    for shard in engine.shards.values():
+        rows = engine.rows_of(shard)
+        mine = np.flatnonzero(rows % EVERY == number % EVERY)
+        shard.weights[mine] = number
+        shard.state["sum"][mine] = number
+        engine.mark_changed(shard.piece.table.name, rows[mine])
+
+
+def fill_all(embeddings: ShardedEmbeddings, number: int) -> None:
+    """Every row as if all saves up to a number had been made."""
+    for before in range(number - EVERY + 1, number + 1):
+        fill_some(embeddings, before)
+
+
+def save_some(folder: Path, embeddings: ShardedEmbeddings, number: int, *, wait: bool) -> None:
+    """Save the rows that got this number; others change behind the save, which does not see it."""
+    parts = parts_of(embeddings, number)
+    made = save_checkpoint(folder, delta_of=True, wait=wait, **parts)  # type: ignore[call-overload]
+    fill_some(embeddings, number + 1)
+    if not wait:
+        made.wait()
+
+
+def load_some(folder: Path, embeddings: ShardedEmbeddings) -> int:
+    """The number of the save, which every row must fit to."""
+    fill(embeddings, -1)
+    number = int(load_checkpoint(folder, **parts_of(embeddings, 0))["number"])
+    engine = embeddings.engine
+    for shard in engine.shards.values():
+        expected = (number - (number - engine.rows_of(shard)) % EVERY)[:, None]
+        assert (shard.weights == expected).all()
+        assert (shard.state["sum"] == expected).all()
+    assert engine.step_number == number
+    return number

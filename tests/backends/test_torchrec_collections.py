@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -196,7 +197,14 @@ def test_optimizers_that_rows_cannot_have_are_refused(given: Any, message: str) 
         rt.ShardedEmbeddingBagCollection.from_module(whole, plan_for(whole, 1), local_world_size=1)
 
 
-def test_torchrecs_optimizers_step_and_schedule_rows() -> None:
+def turned(plan: Plan) -> Plan:
+    """The coldest rows first."""
+    assert plan.order is not None
+    return replace(plan, order={name: rows[::-1].copy() for name, rows in plan.order.items()})
+
+
+@pytest.mark.parametrize("migrates", [False, True])
+def test_torchrecs_optimizers_step_and_schedule_rows(migrates: bool) -> None:
     whole = bags(*ALIKE)
     ours = sharded(whole, 1)
     dense = torch.nn.Linear(8, 1)
@@ -222,6 +230,8 @@ def test_torchrecs_optimizers_step_and_schedule_rows() -> None:
             optimizer.step()
         rate.step()
         plain.param_groups[0]["lr"] /= 2
+        if migrates:
+            ours.migrate(turned(ours.plan))
     assert ours.optimizer.param_groups[0]["lr"] == LR / 4
     for name, value in whole.state_dict().items():
         same(ours.state_dict()[name], value)
