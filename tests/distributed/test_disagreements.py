@@ -21,7 +21,8 @@ from fault_kinds.disagreements import Pair, disagree, missed
 from habits import Sharded
 
 from rowtier import MismatchError, UserError
-from rowtier.runtime.exchange.stamps import CallFacts, Settings, Stamps, Standing
+from rowtier.runtime.engine import BACKWARD, STEP
+from rowtier.runtime.exchange.stamps import CallFacts, CallKind, Settings, Stamps, Standing
 from rowtier.runtime.exchange.troubles import difference
 from rowtier.torch import ShardedEmbeddings
 
@@ -90,7 +91,7 @@ def test_stamps_fit_only_those_of_the_same_call_with_the_same_numbers() -> None:
     for other in others:
         assert not mine.fits(_stamps("forward", other).value), other
     twice = _stamps("forward", (3, 1, now))
-    twice.begin("forward", (3, 1, now))
+    twice.begin(CallKind("forward"), (3, 1, now))
     assert not mine.fits(twice.value)
 
 
@@ -98,7 +99,7 @@ def test_a_call_that_goes_on_fits_only_what_goes_on_alike() -> None:
     facts = (3, 1, Settings(numbers=(0.1, 0.0), factor=0.5))
     first, second, other = (_stamps("forward", facts) for _ in range(3))
     for stamps, kind in ((first, "backward"), (second, "backward"), (other, "step")):
-        stamps.go_on(kind)
+        stamps.go_on(CallKind(kind), facts[2])
     assert first.fits(second.value)
     assert not first.fits(other.value)
     assert not first.fits(_stamps("forward", facts).value)
@@ -107,10 +108,42 @@ def test_a_call_that_goes_on_fits_only_what_goes_on_alike() -> None:
     ]  # fmt: skip
 
 
+def test_a_call_that_goes_on_with_other_numbers_does_not_fit() -> None:
+    now = Settings(numbers=(0.1, 0.0), factor=0.5)
+    others = [now._replace(numbers=(0.2, 0.0)), now._replace(last_clip=1.0)]
+    mine, *theirs = (_stamps("forward", (3, 1, now)) for _ in range(3))
+    mine.go_on(STEP, now)
+    for stamps, settings in zip(theirs, others, strict=True):
+        stamps.go_on(STEP, settings)
+        assert not mine.fits(stamps.value), settings
+        assert stamps.calls[-1].facts == (3, 1, settings)
+
+
+@pytest.mark.parametrize("first", [1.0, 0.25])
+def test_a_factor_that_only_one_rank_rounds_otherwise_fits(first: float) -> None:
+    before = Settings(factor=first)
+    mine, other, far = (_stamps("forward", (3, 1, before)) for _ in range(3))
+    mine.go_on(STEP, before)
+    other.go_on(STEP, before._replace(factor=first * (1 + 1e-6)))
+    far.go_on(STEP, before._replace(factor=first * 1.1))
+    assert mine.fits(other.value)
+    assert not mine.fits(far.value)
+
+
+def test_backward_passes_that_one_rank_makes_more_do_not_cancel() -> None:
+    now = Settings()
+    mine, other = (_stamps("forward", (3, 1, now)) for _ in range(2))
+    for kind in (BACKWARD, BACKWARD, STEP):
+        mine.go_on(kind, now)
+    other.go_on(STEP, now)
+    assert not mine.fits(other.value)
+
+
 def test_stamps_are_the_same_in_every_process() -> None:
     code = (
         "from rowtier.runtime.exchange.stamps import *; s = Stamps();"
-        "s.begin('forward', (3, 1, Settings(numbers=(0.1, 1e-8)))); s.go_on('backward');"
+        "now = Settings(numbers=(0.1, 1e-8));"
+        "s.begin(CallKind('forward'), (3, 1, now)); s.go_on(CallKind('backward'), now);"
         "print(s.value)"
     )
     seen = {
@@ -165,7 +198,7 @@ def test_a_factor_that_was_rounded_otherwise_fits() -> None:
 
 def _stamps(kind: str, facts: CallFacts) -> Stamps:
     made = Stamps()
-    made.begin(kind, facts)
+    made.begin(CallKind(kind), facts)
     return made
 
 

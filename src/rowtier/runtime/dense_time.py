@@ -55,15 +55,14 @@ class Inside:
     def __enter__(self) -> None:
         watch = self._watch
         if watch is not None:  # as `watch.enter` does
-            self._before, watch.call, watch.since = watch.call, self._call, time.monotonic()
+            self._before, watch.call, watch.moves = watch.call, self._call, watch.moves + 1
         if self._timed is not None:
             self._began = time.perf_counter()
 
     def __exit__(self, _kind: Any, error: BaseException | None, _trace: Any) -> None:
         watch = self._watch
         if error is None and watch is not None:  # as `watch.leave` does
-            watch.last, watch.failed = self._call, ""
-            watch.call, watch.since = self._before, time.monotonic()
+            watch.last, watch.call, watch.moves = self._call, self._before, watch.moves + 1
         elif watch is not None:
             watch.leave(self._before, error)
         if self._timed is not None:

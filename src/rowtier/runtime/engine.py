@@ -18,7 +18,7 @@ from rowtier.runtime.dense_time import DenseTime, Inside
 from rowtier.runtime.exchange.bundles import Lookups, bundles_of
 from rowtier.runtime.exchange.counters import Counters
 from rowtier.runtime.exchange.reduce import Reducer
-from rowtier.runtime.exchange.stamps import CallFacts, Standing
+from rowtier.runtime.exchange.stamps import CallFacts, CallKind, Standing
 from rowtier.runtime.exchange.step import Exchange, Trip
 from rowtier.runtime.exchange.sync import Sums
 from rowtier.runtime.exchange.watchdog import RankWatch
@@ -36,9 +36,9 @@ from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-FORWARD, BACKWARD = "forward", "backward"  # calls, by the names that users know
+FORWARD, BACKWARD = CallKind("forward"), CallKind("backward")
 NEW_IDS = "the look at new ids"
-STEP, CLIP = "optimizer.step()", "clip_grad_value_()"
+STEP, CLIP = CallKind("optimizer.step()"), "clip_grad_value_()"
 _CHUNK = 1 << 13  # rows that are made at once
 
 
@@ -231,7 +231,7 @@ class Engine:
     def begin(self, call: str, wire: Wire | None = None, facts: CallFacts | None = None) -> None:
         """From here on messages are of a call, with numbers as they are now (or as given)."""
         if self.watch is not None:
-            (wire or self.wire).stamps.begin(call, facts or self._facts())
+            (wire or self.wire).stamps.begin(CallKind(call), facts or self._facts())
 
     def _facts(self) -> CallFacts:
         return self.standing.facts(self.step_number)
@@ -260,8 +260,10 @@ class Engine:
         `keep_rows` if the weights of lookups want a gradient, which is made of rows.
         """
         if self.watch is not None:
-            self.standing.read_numbers()
-            self.wire.stamps.begin(FORWARD, self.standing.facts(self.step_number))
+            standing = self.standing
+            standing.read_numbers()
+            waiting = standing.passes and standing.waiting  # as `facts` does
+            self.wire.stamps.begin(FORWARD, (self.step_number, waiting, standing.settings))
         self._note_lookup(batch)
         if isinstance(batch, Asked):
             trip = self.exchange.fetch(batch.trip.result())
@@ -337,7 +339,7 @@ class Engine:
             for entry, grad in zip(trip.lookups, grads, strict=True)
         }
         if self.watch is not None:  # with the facts of the lookup; a step looks at them again
-            self.wire.stamps.go_on(BACKWARD)
+            self.wire.stamps.go_on(BACKWARD, self.standing.settings)
         self.exchange.backward(trip, scaled)
         if self._beside is not None:
             if self._synced is not None:
@@ -383,7 +385,7 @@ class Engine:
         sums, summed = self._sums, self._sums is not None
         self.standing.step(factor)
         if self.watch is not None:
-            self.wire.stamps.begin(STEP, self.standing.facts(self.step_number))
+            self.wire.stamps.go_on(STEP, self.standing.settings)
         scale = self._scale * factor
         if sums is None:
             sums = _scaled(self.reducer.sums(self._copies(), every=False), scale)

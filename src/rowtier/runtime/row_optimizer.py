@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from rowtier.runtime.read_only import refuse_training
 from rowtier.runtime.row_gradient import Waiting
 
 _NO_NUMBERS = ("params", "tables", "kind")  # of a parameter group
+_READ = itemgetter.__call__
 
 
 class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
@@ -40,12 +42,8 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
         common = set.intersection(*(set(group) for group in groups)) - {*_NO_NUMBERS}
         super().__init__(groups, {name: groups[0][name] for name in common})
         self._complete = True
-        self._places = [
-            (group, name)
-            for group, (optimizer, _) in zip(self.param_groups, engine.groups, strict=True)
-            for name in optimizer.numbers()
-        ]
-        self._values: list[Any] = []  # of which these were made:
+        self._readers = [itemgetter(*optimizer.numbers()) for optimizer, _ in engine.groups]
+        self._read: list[Any] = []  # of which these were made:
         self._optimizers: list[Optimizer] = []
         engine.standing.number_names = tuple(_number_names(engine.groups))
         engine.standing.read_numbers = self._read_numbers
@@ -53,15 +51,16 @@ class EmbeddingOptimizer(torch.optim.Optimizer):  # type: ignore[misc]
 
     def _read_numbers(self) -> None:
         """Take the numbers of all groups as they are now, for rows and for other ranks."""
-        values = [group[name] for group, name in self._places]
-        if values == self._values:
+        read = list(map(_READ, self._readers, self.param_groups))
+        if read == self._read:
             return
+        values = [value for group in read for value in group]
         pairs = zip(self._engine.groups, self.param_groups, strict=True)
         self._optimizers = [_as_of_now(made.optimizer, group) for made, group in pairs]
         self._engine.standing.takes(tuple(_floats(values)))
         # A tensor may change and stay the same object, so it is read every time.
         is_fixed = not any(isinstance(value, torch.Tensor) for value in values)
-        self._values = values if is_fixed else []
+        self._read = read if is_fixed else []
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Groups are what was given when the module was made; there are no more of them."""

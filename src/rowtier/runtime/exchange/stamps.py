@@ -20,11 +20,24 @@ from typing import Any, NamedTuple, TypeAlias
 import xxhash
 
 STAMP = struct.Struct("<Q")
-_DIGEST_BITS = 0xFFFF_FFFF_FFFF_0000
+_DIGEST_BITS, _ALL_BITS = 0xFFFF_FFFF_FFFF_0000, 0xFFFF_FFFF_FFFF_FFFF
 _FLOAT, _UPPER_HALF = struct.Struct("<f"), struct.Struct("<xxH")
 _LARGEST = 3.4e38
 _KEPT = 16  # calls of which a rank can say later what they were
 NO_CLIP = -1.0
+
+
+class CallKind(str):
+    """A kind of calls, by the name that users know, with the digest of that name."""
+
+    __slots__ = ("digest",)
+    digest: int
+
+    def __new__(cls, name: str) -> CallKind:
+        """Of the name that users know."""
+        found = super().__new__(cls, name)
+        found.digest = xxhash.xxh3_64_intdigest(name.encode()) & _DIGEST_BITS
+        return found
 
 
 class Settings(NamedTuple):
@@ -83,31 +96,46 @@ class Stamps:
         self._settings: Settings | None = None  # whose digest this is, and the factor's half
         self._digest = self._half = 0
 
-    def begin(self, kind: str, facts: CallFacts) -> None:
+    def begin(self, kind: CallKind, facts: CallFacts) -> None:
         """From now on messages are of this call."""
         steps, passes, settings = facts
         if settings is not self._settings:
-            self._settings = settings
-            self._digest, self._half = hash(settings[:-1]), _upper_half(settings.factor)
+            self._take(settings)
         self.number = number = self.number + 1
-        digest = hash((_DIGESTS[kind], number, steps, passes, self._digest))
+        digest = hash((kind.digest, number, steps, passes, self._digest))
         self.value = value = digest & _DIGEST_BITS | self._half
         self.bytes = value.to_bytes(8, "little")
         self._recent[number % _KEPT] = (value, kind, number, facts)
+
+    def go_on(self, kind: CallKind, settings: Settings) -> None:
+        """From now on messages are of a call that follows the last, with its facts.
+
+        Only settings may have changed, and if more than the factor has, this is a call like any
+        other: ranks may compute the factor with other rounding, and must come here alike.
+        """
+        number = self.number
+        steps, passes, before = facts = self._recent[number % _KEPT][3]
+        if settings is not before:
+            facts = (steps, passes, settings)
+            if settings[:-1] != before[:-1]:
+                self.begin(kind, facts)
+                return
+            self._take(settings)
+            self.value = self.value & _DIGEST_BITS | self._half
+        self.number = number = number + 1
+        self.value = value = self.value + kind.digest & _ALL_BITS
+        self.bytes = value.to_bytes(8, "little")
+        self._recent[number % _KEPT] = (value, kind, number, facts)
+
+    def _take(self, settings: Settings) -> None:
+        self._settings = settings
+        self._digest, self._half = hash(settings[:-1]), _upper_half(settings.factor)
 
     @property
     def calls(self) -> list[Call]:
         """The last ones, in their order."""
         made = [Call(*call) for call in self._recent if call[1]]
         return sorted(made, key=lambda call: call.number)
-
-    def go_on(self, kind: str) -> None:
-        """From now on messages are of a call that follows the last, with all facts as they were."""
-        facts = self._recent[self.number % _KEPT][3]
-        self.number = number = self.number + 1
-        self.value = value = self.value ^ _DIGESTS[kind]
-        self.bytes = value.to_bytes(8, "little")
-        self._recent[number % _KEPT] = (value, kind, number, facts)
 
     def leave_out(self) -> None:
         """Send no stamps, and look at none, to measure what they cost; on all ranks or none."""
@@ -153,20 +181,14 @@ class Standing:
         if (now.factor, now.last_clip, now.clip) != (factor, now.clip, NO_CLIP):
             self.settings = now._replace(factor=factor, last_clip=now.clip, clip=NO_CLIP)
 
+    @property
+    def waiting(self) -> int:
+        """Backward passes whose gradients wait."""
+        return 0 if self.are_dropped() else self.passes
+
     def facts(self, steps: int) -> CallFacts:
         """All of it, as of now; the same object of settings says that none has changed."""
-        return steps, 0 if self.passes == 0 or self.are_dropped() else self.passes, self.settings
-
-
-class _Digests(dict[str, int]):
-    """Digests of kinds of calls, each made once; the bits of the factor are left free."""
-
-    def __missing__(self, kind: str) -> int:
-        found = self[kind] = xxhash.xxh3_64_intdigest(kind.encode()) & _DIGEST_BITS
-        return found
-
-
-_DIGESTS = _Digests()
+        return steps, self.passes and self.waiting, self.settings
 
 
 def _upper_half(value: float) -> int:

@@ -3,7 +3,8 @@
 One thread for all modules of a process looks at them now and then. A rank that is in one place
 for half of `watchdog_s`, waiting, computing, or outside of the embeddings, says so on the board;
 one that waits for `watchdog_s` warns, once, and reads there where the others are. Errors are
-raised by who waits, after `watchdog_abort_s`. A step costs two looks at the clock.
+raised by who waits, after `watchdog_abort_s`. Calls are counted and look at no clock: the thread
+notes when it first saw the count that it sees.
 """
 
 from __future__ import annotations
@@ -60,8 +61,10 @@ class RankWatch:
         self.board, self.rank, self.patience = board, rank, patience
         self.near = Neighbours()
         self.steps = 0
-        self.call, self.since, self.failed = "", time.monotonic(), ""  # no call: outside
-        self.last = ""  # the call that ended last
+        self.call, self.last = "", ""  # no call: outside; and the one that ended last
+        self.moves = 0  # calls that began, and that ended
+        self._failed = (0, "")  # the call that ended with an error, and how many moves that were
+        self._seen = (0, time.monotonic())  # moves, and when they were seen first
         self.waits: list[Waits] = []
         self._said = self._warned = 0.0  # since when was said, or warned of
         _look_after(self)
@@ -69,20 +72,22 @@ class RankWatch:
     def enter(self, call: str) -> str:
         """Begin a call; what to give `leave`."""
         before = self.call
-        self.call, self.since = call, time.monotonic()
+        self.call, self.moves = call, self.moves + 1
         return before
 
     def leave(self, before: str, error: BaseException | None) -> None:
         """End a call."""
-        self.last, self.failed = self.call, ""
+        self.last, self.call, self.moves = self.call, before, self.moves + 1
         if error is not None:
             first = str(error).strip().split("\n")[0][:300]
-            self.failed = f"{self.call} with {type(error).__name__}: {first}"
-        self.call, self.since = before, time.monotonic()
+            self._failed = (self.moves, f"{self.last} with {type(error).__name__}: {first}")
 
     def look(self) -> None:
         """Say where this rank is, or warn that it waits, if that is so for long."""
-        now, since = time.monotonic(), self.since
+        now = time.monotonic()
+        if self._seen[0] != self.moves:
+            self._seen = (self.moves, now)
+        since = self._seen[1]
         waiting = [(at, some) for some in self.waits if (at := some.waiting_since) is not None]
         if now - since > self.patience.warn_s / 2 and since != self._said:
             self._said = since
@@ -94,10 +99,12 @@ class RankWatch:
                 warnings.warn(self._waiting_text(some.waited_for()), stacklevel=2)
 
     def _place(self, waited_for: Sequence[int]) -> dict[str, Any]:
+        failed_at, failed = self._failed
+        here_s = time.monotonic() - self._seen[1]
         return {
-            "call": self.call, "failed": self.failed, "steps": self.steps,
+            "call": self.call, "failed": failed * (failed_at == self.moves), "steps": self.steps,
             "last": f"{self.last} ended" if self.last else "they were made",
-            "since": time.time() - (time.monotonic() - self.since), "waits_for": list(waited_for),
+            "since": time.time() - here_s, "waits_for": list(waited_for),
         }  # fmt: skip
 
     def _waiting_text(self, ranks: Sequence[int]) -> str:
