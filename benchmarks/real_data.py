@@ -16,7 +16,7 @@ table, from the profile of the first half:
     interval_abstained      share of figures without one, because the data cannot tell
     interval_score_ratio    mean of width + 20 × the distance by which it misses (absolute for
                             shares, relative for rows), over the same of the intervals that
-                            profiles had before (`_intervals_of_halves.py`), on the same figures
+                            profiles had before (`harness/real_data/intervals_of_halves.py`)
     distinct_error_*        |predicted / true − 1|, per table and batch size
     step_error_median       |predicted / replayed − 1|, per data set and method
     caution_*               mean step of the second half under plans that were made with
@@ -26,7 +26,6 @@ table, from the profile of the first half:
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,8 +35,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _form import Measured, run
-from _intervals_of_halves import coverage_curve, distinct_interval
+from harness.folders import DATA
+from harness.form import Measured, run
+from harness.real_data.intervals_of_halves import coverage_curve, distinct_interval
 from numpy.typing import NDArray
 
 from rowtier import (
@@ -62,7 +62,6 @@ from rowtier.profile.readers import Source, TimeWindow, open_source
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-DATA = Path(os.environ.get("ROWTIER_DATA", Path(__file__).parents[2] / "shared" / "data"))
 LEFT_OUT = ("rating", "label", "timestamp", "time")
 HOT = (0.001, 0.01, 0.05, 0.1)
 BATCHES = (512, 2048, 8192)
