@@ -55,7 +55,7 @@ from rowtier import (
     replay,
 )
 from rowtier.profile.count import together
-from rowtier.profile.counters import Lookups
+from rowtier.profile.counters import SampleLookups
 from rowtier.profile.ids import Where, checked_rows
 from rowtier.profile.order import rows_by_rank
 from rowtier.profile.readers import Source, TimeWindow, open_source
@@ -237,9 +237,9 @@ def _features(tables: Tables) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table.features))
 
 
-def lookups_of(source: Source, tables: Tables) -> dict[str, Lookups]:
+def lookups_of(source: Source, tables: Tables) -> dict[str, SampleLookups]:
     """The rows that every table's samples look up."""
-    parts: dict[str, list[Lookups]] = {table.name: [] for table in tables}
+    parts: dict[str, list[SampleLookups]] = {table.name: [] for table in tables}
     for part in source.parts:
         for chunk in source.read(part, _features(tables)):
             for table in tables:
@@ -248,18 +248,22 @@ def lookups_of(source: Source, tables: Tables) -> dict[str, Lookups]:
                     ids = chunk.features[name]
                     where = Where(name, part.path, chunk.first_sample, ids.lengths)
                     rows = checked_rows(table, ids.values, None, where)
-                    features.append(Lookups(rows.rows, rows.lengths(ids.lengths), chunk.samples))
+                    features.append(
+                        SampleLookups(rows.rows, rows.lengths(ids.lengths), chunk.samples)
+                    )
                 parts[table.name].append(together(features))
     return {name: _joined(found) for name, found in parts.items()}
 
 
-def _joined(parts: list[Lookups]) -> Lookups:
+def _joined(parts: list[SampleLookups]) -> SampleLookups:
     lengths = np.concatenate([part.lengths for part in parts if part.lengths is not None])
     rows = np.concatenate([part.rows for part in parts])
-    return Lookups(rows, lengths, len(lengths))
+    return SampleLookups(rows, lengths, len(lengths))
 
 
-def _shares(profile: Profile, table: Table, first: Lookups, second: Lookups) -> Iterator[Claim]:
+def _shares(
+    profile: Profile, table: Table, first: SampleLookups, second: SampleLookups
+) -> Iterator[Claim]:
     """Coverage of hot sets, and of the rows that were seen."""
     counts, rows = profile[table.name].counts, table.num_embeddings
     assert counts is not None
@@ -284,7 +288,7 @@ def _shares(profile: Profile, table: Table, first: Lookups, second: Lookups) -> 
     )  # fmt: skip
 
 
-def _former(first: Lookups, rows: int) -> Any:
+def _former(first: SampleLookups, rows: int) -> Any:
     """The curve that halves of the data gave."""
     assert first.lengths is not None
     middle = int(first.lengths[: first.samples // 2].sum())
@@ -295,7 +299,7 @@ def _former(first: Lookups, rows: int) -> Any:
     return coverage_curve((early + late)[touched], late[touched], rows)
 
 
-def _distinct(profile: Profile, table: Table, second: Lookups) -> Iterator[Claim]:
+def _distinct(profile: Profile, table: Table, second: SampleLookups) -> Iterator[Claim]:
     """Distinct rows of batches of the shuffled second half."""
     assert second.lengths is not None
     stats = profile[table.name]

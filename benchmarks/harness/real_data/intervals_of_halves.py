@@ -20,7 +20,7 @@ from rowtier.jit import compiled
 from rowtier.profile.coverage import concave
 from rowtier.profile.curve import Curve, bucket_stops
 from rowtier.profile.order import NarrowInts, narrow
-from rowtier.profile.tally import Tally, leave_one_out, sum_by
+from rowtier.profile.tally import CountGroups, leave_one_out, sum_by
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -69,17 +69,19 @@ class Halves:
         return cls(total - second, second, rows, len(cells))
 
     @cached_property
-    def tallies(self) -> tuple[Tally, Tally]:
+    def tallies(self) -> tuple[CountGroups, CountGroups]:
         """The first half scored on the second, and the second scored on the first."""
         early = self.early.astype(np.float64) * self.rows
         late = self.late.astype(np.float64) * self.rows
-        return Tally.of(self.early, self.rows, late), Tally.of(self.late, self.rows, early)
+        return CountGroups.of(self.early, self.rows, late), CountGroups.of(
+            self.late, self.rows, early
+        )
 
     @cached_property
-    def whole(self) -> Tally:
+    def whole(self) -> CountGroups:
         """Both halves together."""
         total = self.early + self.late
-        return Tally.of(total, self.rows, total.astype(np.float64) * self.rows)
+        return CountGroups.of(total, self.rows, total.astype(np.float64) * self.rows)
 
     @property
     def touched(self) -> int:
