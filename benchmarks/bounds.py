@@ -49,14 +49,14 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from _bounds_brute import best_of_all
-from _bounds_classes import CLASSES, held
-from _bounds_draw import Instance, draw_instance, draw_tiny, hand_made, hand_plans
-from _bounds_edits import best_edit
-from _bounds_monotone import compared
-from _bounds_plans import draw_plan, in_words, kinds_in, legal_cost, uniform_plans
-from _bounds_run import Task, in_processes, mixed, told
-from _form import Measured, run
+from harness.bounds.brute import best_of_all
+from harness.bounds.classes import CLASSES, held
+from harness.bounds.draw import Instance, draw_instance, draw_tiny, hand_made, hand_plans
+from harness.bounds.edits import best_edit
+from harness.bounds.monotone import compared
+from harness.bounds.plans import draw_plan, in_words, kinds_in, legal_cost, uniform_plans
+from harness.bounds.processes import Task, in_processes, mixed, told
+from harness.form import Measured, run
 
 from rowtier import Plan, make_plan
 from rowtier.band import Bands

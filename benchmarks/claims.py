@@ -18,8 +18,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from _claims import FIGURES, figures_of, judge_all
-from _claims_gate import (
+from harness.claims.gate import (
     ACCEPTED,
     Counts,
     compare,
@@ -28,16 +27,18 @@ from _claims_gate import (
     report,
     save_counts,
 )
-from _claims_run import HERE, RESULTS, Data, Outcome, keep, load_results, run_benchmark
-from _form import PACKAGES, Measured, run, to_data
+from harness.claims.papers import FIGURES, figures_of, judge_all
+from harness.claims.results import Data, Outcome, keep, load_results, run_benchmark
+from harness.folders import BENCHMARKS, RESULTS
+from harness.form import PACKAGES, Measured, run, to_data
 
 # Their counts are gated too; how they take part in claims is read from the results kept.
-GATED_TOO = ("_claims_plans",)
+GATED_TOO = ("gated_plans",)
 LIMIT_S = {True: 300.0, False: 2400.0}  # by quick
 
 
 def main(
-    arguments: Sequence[str] | None = None, *, folder: Path = HERE, results: Path = RESULTS
+    arguments: Sequence[str] | None = None, *, folder: Path = BENCHMARKS, results: Path = RESULTS
 ) -> None:
     """Read the command line and do what it says."""
     parser = argparse.ArgumentParser(prog="benchmarks/claims.py")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from _form import Measured, run
+from harness.form import Measured, run
 
 NONE = (
     "compile_failures", "spills", "approximate_ops", "fused_ops", "address_overflows",

@@ -3,7 +3,8 @@
 Two workloads, both 1 GiB with 256 MiB for rows, Zipf 1.05, SGD:
 
     hashed   40 hash tables of all sizes with skewed pooling and coverage, many of their rows unused
-             (benchmarks/_hashed.py): the kind of model RecShard is about, so the headline
+             (benchmarks/harness/hashed_model.py): the kind of model RecShard is about, hence the
+             headline
     equal    eight tables alike, 10 ids a sample: placing whole tables can hardly go wrong there;
              figures end in `_equal_tables`
 
@@ -33,10 +34,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _form import Measured, run
-from _hashed import HashedModel
-from _tiers import BY_HEAT, GREEDY, Field, Result, first_alike, greedy_plans
-from _trainer import DIM, Batch, Trainer, machine
+from harness.contenders import BY_HEAT, GREEDY, Field, Result, first_alike, greedy_plans
+from harness.form import Measured, run
+from harness.hashed_model import HashedModel
+from harness.trainer import DIM, Batch, Trainer, machine
 
 import rowtier
 from rowtier import FeatureStats, Profile, RowCounts, Table, TableStats

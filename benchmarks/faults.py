@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from _form import Goal, Measured, run
+from harness.form import Goal, Measured, run
 
 QUICK = 0.1  # of the cases
 FAILURES = (

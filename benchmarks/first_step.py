@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from _form import Measured, run
+from harness.form import Measured, run
 
 PAGE = Path(__file__).parents[1] / "docs" / "training.md"
 STEPS = "for _ in range(10):"

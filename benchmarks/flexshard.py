@@ -54,9 +54,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _flexshard_data import DATA, Data, Sessions, Zipf, distinct_by_node
-from _flexshard_job import TORCHREC, build, step
-from _flexshard_plans import (
+from cluster import Shaped, why_not
+from harness.flexshard.data import Data, Sessions, Zipf, distinct_by_node
+from harness.flexshard.job import TORCHREC, build, step
+from harness.flexshard.plans import (
     NARROW,
     OURS,
     PLENTY_BYTES,
@@ -68,8 +69,8 @@ from _flexshard_plans import (
     replayed_s,
     with_capacity,
 )
-from _form import Measured, run
-from cluster import Shaped, why_not
+from harness.folders import DATA
+from harness.form import Measured, run
 
 import rowtier
 from rowtier import Cluster, Plan

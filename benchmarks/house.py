@@ -21,7 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 
-from _form import Goal, Measured, run
+from harness.form import Goal, Measured, run
 
 ROOT = Path(__file__).parents[1]
 FUNCTION_LINES, FILE_LINES, EXAMPLE_LINES = 60, 400, 150

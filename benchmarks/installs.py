@@ -28,7 +28,7 @@ import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from _form import Goal, Measured, run
+from harness.form import Goal, Measured, run
 
 ROOT = Path(__file__).parents[1]
 PYTHONS = ("3.10", "3.11", "3.12", "3.13", "3.14")

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from _form import Measured, run
+from harness.form import Measured, run
 from numba import njit
 from runtime_step import DIM, ROWS, cluster_of, coalesced_row_wise, zipf_ids
 

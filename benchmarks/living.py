@@ -13,7 +13,7 @@ Autopilot, whose counting, moving and waiting for a plan is part of its time; th
 replanned at every check from all that was looked up since the one before, and neither planning nor
 moving is part of its time. Figures are steps per second over the whole run, as ratios.
 `counts_overhead` is what counting one step in 64 costs, the larger of two kinds of steps
-(`_living_counts.py`).
+(`harness/living/counts.py`).
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import json
 from itertools import pairwise
 from typing import Any
 
-from _form import Measured, run
-from _job import run_ranks
-from _living_counts import counts_overhead
-from _living_data import Stream, streams
-from _living_job import ORACLE, PILOT, STATIC, Race, raced
-from _trainer import machine
+from harness.form import Measured, run
+from harness.living.counts import counts_overhead
+from harness.living.data import Stream, streams
+from harness.living.job import ORACLE, PILOT, STATIC, Race, raced
+from harness.ranks import run_ranks
+from harness.trainer import machine
 
 from rowtier import make_plan
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _form import Measured, run
+from harness.form import Measured, run
 
 ROOT = Path(__file__).parents[1]
 IN_SUITE = 20  # pairs that `make test` draws

@@ -14,9 +14,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from _form import Measured, run
-from _job import free_port, run_ranks
-from _step_truth_job import calibrated_twice
+from harness.form import Measured, run
+from harness.ranks import free_port, run_ranks
+from harness.step_truth.job import calibrated_twice
 
 RANKS, DIM = 2, 64
 ROWS = 600_000  # of each of two tables: 768 bytes a row with state

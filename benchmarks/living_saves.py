@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _form import Measured, run
-from _job import run_ranks
+from harness.form import Measured, run
+from harness.ranks import run_ranks
 
 RANKS, DIM, BATCH = 2, 64, 512
 ROWS, QUICK_ROWS = 2**18, 2**14  # of each of two tables, with as much state: 256 MiB together
@@ -68,7 +68,7 @@ class _Trained:
 
     def __init__(self, rank: int, folder: Path, rows: int):
         import torch
-        from fault_kinds._tables import parts_of, plan_of
+        from fault_kinds.small_model import parts_of, plan_of
 
         from rowtier.torch import Adagrad, ShardedEmbeddings
 

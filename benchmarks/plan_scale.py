@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _form import Measured, run
+from harness.form import Measured, run
 
 from rowtier.cluster import Cluster, Device, Level, Tier
 from rowtier.plan.make import make_plan

@@ -10,7 +10,8 @@ copies). Sparse figures come from further replays of the same plans with small b
                             the replay: bytes per level, distinct rows, lookups per tier and
                             holder, and so on. Times are no counts; their error is in the rows.
     interval_hit_rate       share of the other figures that are inside their stated interval
-    tail_*_error            mean size of an error over steps of many small batches (`_tail.py`),
+    tail_*_error            mean size of an error over steps of many small batches
+                            (`harness/predict_vs_replay/tail.py`),
                             where loads differ the most: of the step of mean loads (`step`) and
                             of the mean over steps (`expected`), both against the mean of the
                             replayed steps, of their median and of their 99th percentile
@@ -30,7 +31,6 @@ are part of.
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import tempfile
@@ -43,8 +43,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _form import Measured, run
-from _tail import (
+from harness.folders import DATA
+from harness.form import Measured, run
+from harness.predict_vs_replay.tail import (
     TAIL_DATA,
     alike,
     objective_figures,
@@ -78,7 +79,6 @@ METHODS = (
 MANY = 1e5
 SPARSE = ((64, 12, 5), (128, 20, 6))  # batch size, steps, seed
 FAST = {"tight": 0.4, "roomy": 3.0}  # fast memory of all devices over the bytes of all rows
-DATA = Path(os.environ.get("ROWTIER_DATA", Path(__file__).parents[2] / "shared" / "data"))
 REAL = ("bookcrossing", "diginetica", "nowplaying", "criteo_sample")
 GOALS: dict[str, Any] = {
     "stationary_max_error": ("<=", 0.02),

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from _form import Measured, run
+from harness.form import Measured, run
 from numpy.typing import NDArray
 
 from rowtier.profile.coverage import coverage_curve

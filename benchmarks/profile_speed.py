@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from _form import Measured, run
+from harness.form import Measured, run
 
 from rowtier import Tables, make_workload
 

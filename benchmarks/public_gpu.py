@@ -31,8 +31,8 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from _form import Measured, run
-from _public_gpu_settings import (
+from harness.form import Measured, run
+from harness.public_gpu.settings import (
     H100_DISTINCT,
     SETTINGS,
     TABLE,

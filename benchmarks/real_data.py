@@ -16,7 +16,7 @@ table, from the profile of the first half:
     interval_abstained      share of figures without one, because the data cannot tell
     interval_score_ratio    mean of width + 20 × the distance by which it misses (absolute for
                             shares, relative for rows), over the same of the intervals that
-                            profiles had before (`_intervals_of_halves.py`), on the same figures
+                            profiles had before (`harness/real_data/intervals_of_halves.py`)
     distinct_error_*        |predicted / true − 1|, per table and batch size
     step_error_median       |predicted / replayed − 1|, per data set and method
     caution_*               mean step of the second half under plans that were made with
@@ -26,7 +26,6 @@ table, from the profile of the first half:
 from __future__ import annotations
 
 import math
-import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -36,8 +35,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from _form import Measured, run
-from _intervals_of_halves import coverage_curve, distinct_interval
+from harness.folders import DATA
+from harness.form import Measured, run
+from harness.real_data.intervals_of_halves import coverage_curve, distinct_interval
 from numpy.typing import NDArray
 
 from rowtier import (
@@ -55,14 +55,13 @@ from rowtier import (
     replay,
 )
 from rowtier.profile.count import together
-from rowtier.profile.counters import Lookups
+from rowtier.profile.counters import SampleLookups
 from rowtier.profile.ids import Where, checked_rows
 from rowtier.profile.order import rows_by_rank
 from rowtier.profile.readers import Source, TimeWindow, open_source
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-DATA = Path(os.environ.get("ROWTIER_DATA", Path(__file__).parents[2] / "shared" / "data"))
 LEFT_OUT = ("rating", "label", "timestamp", "time")
 HOT = (0.001, 0.01, 0.05, 0.1)
 BATCHES = (512, 2048, 8192)
@@ -238,9 +237,9 @@ def _features(tables: Tables) -> list[str]:
     return list(dict.fromkeys(name for table in tables for name in table.features))
 
 
-def lookups_of(source: Source, tables: Tables) -> dict[str, Lookups]:
+def lookups_of(source: Source, tables: Tables) -> dict[str, SampleLookups]:
     """The rows that every table's samples look up."""
-    parts: dict[str, list[Lookups]] = {table.name: [] for table in tables}
+    parts: dict[str, list[SampleLookups]] = {table.name: [] for table in tables}
     for part in source.parts:
         for chunk in source.read(part, _features(tables)):
             for table in tables:
@@ -249,18 +248,22 @@ def lookups_of(source: Source, tables: Tables) -> dict[str, Lookups]:
                     ids = chunk.features[name]
                     where = Where(name, part.path, chunk.first_sample, ids.lengths)
                     rows = checked_rows(table, ids.values, None, where)
-                    features.append(Lookups(rows.rows, rows.lengths(ids.lengths), chunk.samples))
+                    features.append(
+                        SampleLookups(rows.rows, rows.lengths(ids.lengths), chunk.samples)
+                    )
                 parts[table.name].append(together(features))
     return {name: _joined(found) for name, found in parts.items()}
 
 
-def _joined(parts: list[Lookups]) -> Lookups:
+def _joined(parts: list[SampleLookups]) -> SampleLookups:
     lengths = np.concatenate([part.lengths for part in parts if part.lengths is not None])
     rows = np.concatenate([part.rows for part in parts])
-    return Lookups(rows, lengths, len(lengths))
+    return SampleLookups(rows, lengths, len(lengths))
 
 
-def _shares(profile: Profile, table: Table, first: Lookups, second: Lookups) -> Iterator[Claim]:
+def _shares(
+    profile: Profile, table: Table, first: SampleLookups, second: SampleLookups
+) -> Iterator[Claim]:
     """Coverage of hot sets, and of the rows that were seen."""
     counts, rows = profile[table.name].counts, table.num_embeddings
     assert counts is not None
@@ -285,7 +288,7 @@ def _shares(profile: Profile, table: Table, first: Lookups, second: Lookups) -> 
     )  # fmt: skip
 
 
-def _former(first: Lookups, rows: int) -> Any:
+def _former(first: SampleLookups, rows: int) -> Any:
     """The curve that halves of the data gave."""
     assert first.lengths is not None
     middle = int(first.lengths[: first.samples // 2].sum())
@@ -296,7 +299,7 @@ def _former(first: Lookups, rows: int) -> Any:
     return coverage_curve((early + late)[touched], late[touched], rows)
 
 
-def _distinct(profile: Profile, table: Table, second: Lookups) -> Iterator[Claim]:
+def _distinct(profile: Profile, table: Table, second: SampleLookups) -> Iterator[Claim]:
     """Distinct rows of batches of the shuffled second half."""
     assert second.lengths is not None
     stats = profile[table.name]

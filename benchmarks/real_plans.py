@@ -30,8 +30,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _form import Goal, Measured, meets, run
-from real_data import DATA, LEVELS, cluster_for, data_sets
+from harness.folders import DATA
+from harness.form import Goal, Measured, meets, run
+from real_data import LEVELS, cluster_for, data_sets
 
 from rowtier import (
     METHODS,

@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Callable, Mapping
 
 import numpy as np
-from _form import Measured, run
+from harness.form import Measured, run
 
 from rowtier import Cluster, Plan, PlanOptions, Profile, make_plan
 from rowtier.cost.lookups import served_lookups

@@ -1,11 +1,11 @@
 """RecShard's table, really trained: 40 hash tables of 1 GiB, a quarter of it in RAM.
 
-The model is rm2 scaled down (benchmarks/_hashed.py); Zipf .8, 1.05, 1.2 and seeds 0, 1, 2 make nine
-settings. All rows that do not fit into 256 MiB lie on a disk. Profiles are of a million samples
-other than those trained on. SGD, the disk tier with its default buffer of 64 MiB a rank; ids become
-addresses beforehand, as in RecShard's data pipeline. Every contender has processes of its own
-whose memory is bounded, page cache included; all take turns with the same batches, and times are
-medians over rounds.
+The model is rm2 scaled down (benchmarks/harness/hashed_model.py); Zipf .8, 1.05, 1.2 and seeds 0,
+1, 2 make nine settings. All rows that do not fit into 256 MiB lie on a disk. Profiles are of a
+million samples other than those trained on. SGD, the disk tier with its default buffer of 64 MiB a
+rank; ids become addresses beforehand, as in RecShard's data pipeline. Every contender has processes
+of its own whose memory is bounded, page cache included; all take turns with the same batches, and
+times are medians over rounds.
 
     trained      one rank in the pipelined loop: ids and pages of a batch are read while the one
                  before it is trained, on this machine's other core
@@ -48,11 +48,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import _hashed
-from _form import Measured, run
-from _tiers import BY_HEAT, GREEDY, Field, Result, first_alike, greedy_plans, imbalance
-from _told import TOLD, flattened
-from _trainer import machine
+from harness.contenders import BY_HEAT, GREEDY, Field, Result, first_alike, greedy_plans, imbalance
+from harness.form import Measured, run
+from harness.hashed_model import HashedModel
+from harness.partial_profiles import TOLD, flattened
+from harness.trainer import machine
 
 import rowtier
 from rowtier.cost.lookups import served_lookups
@@ -84,7 +84,7 @@ class Setting:
 
     def __init__(self, zipf: float, seed: int, total_bytes: int, ranks: int):
         self.zipf, self.seed, self.ranks = zipf, seed, ranks
-        self.model = _hashed.HashedModel(seed, zipf, total_bytes)
+        self.model = HashedModel(seed, zipf, total_bytes)
         self.cluster = machine(ranks, total_bytes // 4)
         self.profile = self.model.profile(BATCH)
         self.plans = plans_of(self.profile, self.cluster)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sys
 
-from _claims_run import HERE, keep, run_benchmark
+from harness.claims.results import keep, run_benchmark
+from harness.folders import BENCHMARKS
 
-# claims.py runs others; installs.py has a target of its own, `make package`
-NOT_BENCHMARKS = {"run_all.py", "claims.py", "installs.py"}
+# claims.py runs others, gated_plans.py among them; installs.py has `make package`
+NOT_BENCHMARKS = {"run_all.py", "claims.py", "gated_plans.py", "installs.py"}
 
 
 def main() -> None:
     """Run them in the order of their names; one that fails does not stop the rest."""
     failed = []
-    for script in sorted(HERE.glob("[!_]*.py")):
+    for script in sorted(BENCHMARKS.glob("*.py")):
         if script.name in NOT_BENCHMARKS:
             continue
         print(f"{script.stem} …", flush=True)

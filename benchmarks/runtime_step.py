@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _form import Measured, run
-from _job import run_ranks
-from _torchrec import sharded
+from harness.form import Measured, run
+from harness.ranks import run_ranks
+from harness.torchrec_model import sharded
 
 import rowtier
 from rowtier import (

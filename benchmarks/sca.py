@@ -40,11 +40,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from _form import Measured, run
-from _sca_drawn import BATCHES, Row, distinct_rows, sca_bytes, worst
-from _sca_heat import real, stated
-from _sca_phones import phones_of, reduction
-from _sca_trained import largest, speed_ratio, trained_or_not
+from harness.form import Measured, run
+from harness.sca.drawn import BATCHES, Row, distinct_rows, sca_bytes, worst
+from harness.sca.heat import real, stated
+from harness.sca.phones import phones_of, reduction
+from harness.sca.trained import largest, speed_ratio, trained_or_not
 
 GOALS: dict[str, Any] = {
     "distinct_error_max": ("<=", 0.01),

@@ -33,11 +33,11 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from _form import Measured, run
-from _job import free_port, run_ranks
-from _step_truth_data import workloads
-from _step_truth_figures import coefficient_spreads, figures_of
-from _step_truth_job import Task, calibrate_and_measure
+from harness.form import Measured, run
+from harness.ranks import free_port, run_ranks
+from harness.step_truth.data import workloads
+from harness.step_truth.figures import coefficient_spreads, figures_of
+from harness.step_truth.job import Task, calibrate_and_measure
 
 from rowtier import Cluster
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
-from _form import Measured, run
+from harness.form import Measured, run
 from numpy.typing import NDArray
 
 from rowtier.synth.make import make_workload

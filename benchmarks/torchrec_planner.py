@@ -31,7 +31,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
-from _form import Measured, run
+from harness.form import Measured, run
 from plan_scale import model
 from torchrec.distributed.planner import planners
 

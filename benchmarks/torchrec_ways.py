@@ -28,8 +28,8 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from _form import Measured
-from _form import run as run_benchmark
+from harness.form import Measured
+from harness.form import run as run_benchmark
 
 import rowtier
 import rowtier.torchrec as rt

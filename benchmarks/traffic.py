@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from _form import Measured, run
+from harness.form import Measured, run
 
 from rowtier import Cluster, Curve, FeatureStats, Level, Profile, Table, TableStats
 from rowtier.band import Band, Bands

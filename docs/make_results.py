@@ -13,9 +13,9 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-from _claims_charts import draw, names  # noqa: E402
-from _claims_page import BEGIN, END, readme_section, results_page  # noqa: E402
-from _claims_run import load_results  # noqa: E402
+from harness.claims.charts import draw, names  # noqa: E402
+from harness.claims.page import BEGIN, END, readme_section, results_page  # noqa: E402
+from harness.claims.results import load_results  # noqa: E402
 
 REAL, REAL_END = "<!-- real data -->\n", "<!-- end of real data -->\n"
 HEAD = "<!-- Written by `make results`. Do not edit. -->\n\n"

@@ -1,6 +1,7 @@
 import ast
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import rowtier
@@ -79,6 +80,12 @@ def test_imports_inside_the_runtime_go_one_way() -> None:
         for target in _imported_of_runtime(path):
             assert stages[target] <= stages[part], f"{path} imports runtime/{target}"
             assert target != "batches" or part == "batches", f"{path} imports runtime/batches"
+
+
+def test_a_class_name_exists_once() -> None:
+    trees = (ast.parse(path.read_text()) for path in SOURCE.rglob("*.py"))
+    names = Counter(n.name for tree in trees for n in ast.walk(tree) if isinstance(n, ast.ClassDef))
+    assert [name for name, classes in names.items() if classes > 1] == []
 
 
 def test_folders_of_the_runtime_import_nothing_by_themselves() -> None:

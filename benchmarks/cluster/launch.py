@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import IO
 
-from _job import SETTINGS
+from harness.ranks import SETTINGS
 
 from .namespaces import entered
 from .ranks import Place, end_with_parent

@@ -13,7 +13,7 @@ from datetime import timedelta
 from multiprocessing import connection, get_context, resource_tracker
 from typing import Any
 
-from _job import SETTINGS
+from harness.ranks import SETTINGS
 
 from .namespaces import entered
 

@@ -28,8 +28,8 @@ import torch
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from fault_kinds import _tables
-from fault_kinds._tables import plan_of
+from fault_kinds import small_model
+from fault_kinds.small_model import plan_of
 from rowtier.errors import RowtierError
 from rowtier.torch import ShardedEmbeddings
 
@@ -47,20 +47,20 @@ class _Saved:
     def fill(self, number: int) -> None:
         """The rows as the save of a number has them, whatever they are now."""
         if self.kind != "whole":
-            _tables.fill_all(self.embeddings, number)
+            small_model.fill_all(self.embeddings, number)
 
     def save(self, folder: Path, number: int) -> None:
         if self.kind == "whole":
-            _tables.save(folder, self.embeddings, number)
+            small_model.save(folder, self.embeddings, number)
         else:
-            _tables.save_some(folder, self.embeddings, number, wait=self.kind == "delta")
+            small_model.save_some(folder, self.embeddings, number, wait=self.kind == "delta")
 
     def load(self, folder: Path) -> int:
         """The number of the save that is there; the next one is prepared."""
         if self.kind == "whole":
-            return _tables.load(folder, self.embeddings)
-        number = _tables.load_some(folder, self.embeddings)
-        _tables.fill_some(self.embeddings, number + 1)
+            return small_model.load(folder, self.embeddings)
+        number = small_model.load_some(folder, self.embeddings)
+        small_model.fill_some(self.embeddings, number + 1)
         return number
 
 

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from fault_kinds._tables import fill, load, parts_of, plan_of, save
+from fault_kinds.small_model import fill, load, parts_of, plan_of, save
 from rowtier import Plan
 from rowtier.errors import RowtierError
 from rowtier.runtime.checkpoint.export import export

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fault_kinds._forks import (
+from fault_kinds.forks import (
     command,
     drawn,
     duration_s,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from fault_kinds._tables import fill, parts_of, plan_of
+from fault_kinds.small_model import fill, parts_of, plan_of
 from rowtier.runtime.checkpoint import checksums
 from rowtier.runtime.checkpoint.checksums import SummingStream
 from rowtier.torch import ShardedEmbeddings, save_checkpoint

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from fault_kinds._forks import Call, command, quietly, small_dataset, small_tables
+from fault_kinds.forks import Call, command, quietly, small_dataset, small_tables
 from rowtier import Cluster, Plan, Profile, make_plan, make_profile
 
 

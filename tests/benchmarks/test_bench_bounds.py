@@ -10,13 +10,6 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from _bounds_brute import best_of_all, ways_of
-from _bounds_classes import CLASSES, held
-from _bounds_draw import draw_instance, draw_tiny, hand_made, serving
-from _bounds_edits import best_edit, load_of
-from _bounds_monotone import improved
-from _bounds_plans import cost_of, draw_band, draw_plan, legal_cost, uniform_plans
-from _bounds_run import in_processes, mixed
 from bounds import (
     BROKEN,
     GOALS,
@@ -29,6 +22,13 @@ from bounds import (
     rows_of,
     tiny_row,
 )
+from harness.bounds.brute import best_of_all, ways_of
+from harness.bounds.classes import CLASSES, held
+from harness.bounds.draw import draw_instance, draw_tiny, hand_made, serving
+from harness.bounds.edits import best_edit, load_of
+from harness.bounds.monotone import improved
+from harness.bounds.plans import cost_of, draw_band, draw_plan, legal_cost, uniform_plans
+from harness.bounds.processes import in_processes, mixed
 
 from rowtier import Band, Cluster
 from rowtier.cost.load import total_load

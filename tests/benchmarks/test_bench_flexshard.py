@@ -8,7 +8,6 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from _flexshard_data import Sessions, Zipf, distinct_by_node
 from flexshard import (
     OURS,
     figures_of,
@@ -18,6 +17,7 @@ from flexshard import (
     replayed_bytes,
     sessions_figures,
 )
+from harness.flexshard.data import Sessions, Zipf, distinct_by_node
 
 import rowtier
 

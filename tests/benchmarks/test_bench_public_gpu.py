@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-import _public_gpu_settings as public_settings
 import public_gpu
+from harness.public_gpu import settings as public_settings
 from public_gpu import Line, Machine
 
 from rowtier import Profile

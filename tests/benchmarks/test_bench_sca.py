@@ -11,11 +11,8 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-import _sca_drawn as drawn
-import _sca_heat as heats
-import _sca_phones as phones
-import _sca_plans as plans
-import _sca_trained as trained
+from harness.sca import drawn, phones, plans, trained
+from harness.sca import heat as heats
 
 from rowtier.synth.zipf import ZipfMass
 

@@ -10,10 +10,18 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from _job import run_ranks
-from _step_truth_data import Drawn, Recorded
-from _step_truth_figures import coefficient_spreads, figures_of
-from _step_truth_job import METHODS, Task, distinct, first_alike, measure_cells, plans_of, rotated
+from harness.ranks import run_ranks
+from harness.step_truth.data import Drawn, Recorded
+from harness.step_truth.figures import coefficient_spreads, figures_of
+from harness.step_truth.job import (
+    METHODS,
+    Task,
+    distinct,
+    first_alike,
+    measure_cells,
+    plans_of,
+    rotated,
+)
 
 from rowtier import Cluster, Device, Level, Table, Tables, Tier
 

@@ -17,12 +17,12 @@ sys.path.append(str(ROOT / "docs"))
 
 import claims
 import make_results
-from _claims import CLAIMS, FIGURES, figures_of, judge_all
-from _claims_charts import draw, names
-from _claims_gate import compare, counts_of, report
-from _claims_own import OWN
-from _claims_page import results_page
-from _claims_run import constant, goals_of, load_results, run_benchmark
+from harness.claims.charts import draw, names
+from harness.claims.gate import compare, counts_of, report
+from harness.claims.own import OWN
+from harness.claims.page import results_page
+from harness.claims.papers import CLAIMS, FIGURES, figures_of, judge_all
+from harness.claims.results import constant, goals_of, load_results, run_benchmark
 
 VERSIONS = {"python": "3.11", "cpus": 2}
 NAMES = [name for names in FIGURES.values() for name in names]
@@ -55,7 +55,7 @@ def place(tmp_path: Path) -> tuple[Path, Path]:
     script(folder, "recshard_trained", trained(), head)
     script(folder, "flexshard", sample([], **dict.fromkeys(FIGURES["flexshard"])))
     script(folder, "sca", sample([{"data": "a", "sent_bytes": 100}], sca_throughput_ratio=7.0))
-    script(folder, "_claims_plans", sample([{"setting": "rm1", "gap": 0.02}], gap_max=0.02))
+    script(folder, "gated_plans", sample([{"setting": "rm1", "gap": 0.02}], gap_max=0.02))
     return folder, results
 
 

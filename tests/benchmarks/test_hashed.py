@@ -10,8 +10,8 @@ import rowtier
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from _hashed import DIM, LARGEST_SHARE, HashedModel
-from _told import TOLD, flattened
+from harness.hashed_model import DIM, LARGEST_SHARE, HashedModel
+from harness.partial_profiles import TOLD, flattened
 
 MIB = 2**20
 SAMPLES = 20_000
@@ -106,7 +106,7 @@ def test_hotness_of_rows_is_always_told(profile):
 
 
 def test_greedy_plans_place_tables_alike_in_both_orders(profile):
-    from _tiers import BY_HEAT, GREEDY, first_alike, greedy_plans
+    from harness.contenders import BY_HEAT, GREEDY, first_alike, greedy_plans
 
     from rowtier import Cluster, Device, Tier
 
@@ -152,8 +152,8 @@ def test_ratios_compare_with_the_fastest_greedy_in_id_order():
 @pytest.mark.xdist_group("tiers")
 def test_two_ranks_train_and_count_the_lookups_of_what_lies_on_disk(model, profile, tmp_path):
     pytest.importorskip("torch")
-    from _tiers import Field
-    from _trainer import machine
+    from harness.contenders import Field
+    from harness.trainer import machine
 
     batches = [[model.batch(number, rank, 32) for number in range(3)] for rank in range(2)]
     profile = rowtier.Profile(32, profile.stats)
@@ -182,8 +182,8 @@ def test_two_ranks_train_and_count_the_lookups_of_what_lies_on_disk(model, profi
 @pytest.mark.xdist_group("tiers")
 def test_a_rank_that_fails_ends_the_call_with_its_message(tmp_path):
     pytest.importorskip("torch")
-    from _bounded import Team
-    from _trainer import Trainer
+    from harness.bounded_memory import Team
+    from harness.trainer import Trainer
 
     team = Team(1, Trainer, 1, str(tmp_path), str(tmp_path / "store"))
     try:

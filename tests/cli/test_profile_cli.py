@@ -19,7 +19,8 @@ import pytest
 from cli.run import run
 
 from rowtier import Profile, ProfileOptions, Table, Tables, make_workload
-from rowtier.profile.make import Job, plan_legs
+from rowtier.profile.count_legs import CountingJob
+from rowtier.profile.make import plan_legs
 from rowtier.profile.readers import open_source
 
 DATA = Path(os.environ.get("ROWTIER_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -191,7 +192,7 @@ def test_a_run_killed_before_its_first_part_is_resumed(
     left: str, dataset: Path, tmp_path: Path
 ) -> None:
     options = ProfileOptions()
-    job = Job(
+    job = CountingJob(
         open_source(dataset / "data", ["history", "user"]), Tables.load(dataset / "tables.yaml")
     )
     path = tmp_path / left.format(job=job.fingerprint(plan_legs(job, options)))

@@ -22,7 +22,7 @@ from rowtier import (
 )
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.touch import Bags
+from rowtier.cost.touch import BagLengths
 from rowtier.work import Work
 
 N1, N2, BATCH = 4, 12, 32
@@ -133,7 +133,7 @@ def test_replica_sync_moves_what_the_design_says(sync: str) -> None:
 
 def test_sums_move_what_the_design_says_device_by_device() -> None:
     links = cost(exchange="sums").links
-    bags = Bags.of(profile().stats[0])
+    bags = BagLengths.of(profile().stats[0])
     owner = np.array([P[device::N2].sum() for device in range(N2)])
     v = bags.sums(owner)
     sent = S * BATCH * np.outer(v, [N1 - 1, N2 - N1])
@@ -148,7 +148,7 @@ def test_sums_move_what_the_design_says_device_by_device() -> None:
 
 
 def test_staged_sums_move_what_the_design_says() -> None:
-    bags = Bags.of(profile().stats[0])
+    bags = BagLengths.of(profile().stats[0])
     owner = np.array([P[device::N2].sum() for device in range(N2)])
     v0 = bags.sums(owner).mean()
     v1 = bags.sums(owner.reshape(-1, N1).sum(axis=1)).mean()

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rowtier import Curve, FeatureStats, Table, TableStats
-from rowtier.cost.touch import Bags, basis_of, touch_probability
+from rowtier.cost.touch import BagLengths, basis_of, touch_probability
 
 getcontext().prec = 60
 TABLE = Table(name="t", num_embeddings=10, embedding_dim=4, features=("a",))
@@ -48,14 +48,14 @@ def stats(lengths: tuple, present: int, lookups: int, samples: int = 100) -> Tab
 
 
 def test_partial_sums_follow_the_length_distribution() -> None:
-    bags = Bags.of(stats(((1, 30), (4, 20)), 50, 110))
+    bags = BagLengths.of(stats(((1, 30), (4, 20)), 50, 110))
     q = np.array([0.0, 0.25, 1.0])
     expected = 0.3 * q + 0.2 * (1 - (1 - q) ** 4)
     assert bags.sums(q) == pytest.approx(expected)
 
 
 def test_without_lengths_a_sample_has_the_mean_pooling_rounded_either_way() -> None:
-    bags = Bags.of(stats((), 40, 90))  # 2.25 on average: 30 samples of 2 and 10 of 3
+    bags = BagLengths.of(stats((), 40, 90))  # 2.25 on average: 30 samples of 2 and 10 of 3
     expected = 0.3 * (1 - 0.9**2) + 0.1 * (1 - 0.9**3)
     assert bags.sums(np.array([0.1])) == pytest.approx([expected])
     tiny = bags.sums(np.array([1e-17]))  # no cancellation: coverage × pooling × q
@@ -68,4 +68,4 @@ def test_features_that_share_a_table_send_sums_of_their_own() -> None:
         TABLE, 100, (*one.features, FeatureStats(name="b", present=10, lookups=10)), one.curve
     )
     q = np.array([0.5])
-    assert Bags.of(two).sums(q) == pytest.approx(Bags.of(one).sums(q) + 0.1 * 0.5)
+    assert BagLengths.of(two).sums(q) == pytest.approx(BagLengths.of(one).sums(q) + 0.1 * 0.5)

@@ -22,7 +22,7 @@ from rowtier import (
 )
 from rowtier.cost.normal import larger_of_two, largest
 from rowtier.cost.options import CostOptions
-from rowtier.cost.spread import Spread
+from rowtier.cost.spread import StepSpread
 from rowtier.cost.step import step_cost
 
 DIM = 4
@@ -48,7 +48,7 @@ def profile(heat: np.ndarray, lengths: tuple[tuple[int, int], ...], batch: int) 
     return Profile(batch, (TableStats(table, 1000, (feature,), curve),))
 
 
-def spread(found: Profile, machine: Cluster, training: bool = True, **home: object) -> Spread:
+def spread(found: Profile, machine: Cluster, training: bool = True, **home: object) -> StepSpread:
     rows = found.stats[0].table.num_embeddings
     scope = machine.top
     band = Band(start=0, stop=rows, **{"scope": scope, "tier": "ram", **home})  # type: ignore

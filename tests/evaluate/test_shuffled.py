@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from rowtier.errors import UserError
 from rowtier.evaluate import shuffled
-from rowtier.evaluate.batches import Wanted, Window
+from rowtier.evaluate.batches import StepWindow, Wanted
 from rowtier.evaluate.shuffled import Listener, shuffled_windows
 from rowtier.profile.readers import Source, TimeWindow, open_source
 
@@ -38,7 +38,7 @@ def data(sizes: list[int]) -> list[dict[str, Any]]:
     return batches
 
 
-def samples_of(window: Window) -> list[int]:
+def samples_of(window: StepWindow) -> list[int]:
     """The numbers of a step's samples; all features must agree on them."""
     (piece,) = window.pieces
     assert (piece.start, piece.first, piece.stop) == (0, 0, window.chunk.samples)

@@ -29,7 +29,7 @@ from rowtier import (
     make_plan,
 )
 from rowtier.cost.memory import used_bytes
-from rowtier.plan.recshard.make import Problem, recshard_time_s
+from rowtier.plan.recshard.make import RecShardProblem, recshard_time_s
 from rowtier.plan.verify import Verdict, verify
 from rowtier.profile.curve import MAX_BUCKETS
 from rowtier.synth.rm import rm_profile
@@ -386,7 +386,7 @@ def test_the_number_of_rows_does_not_matter() -> None:
         profile = skewed_model(np.random.default_rng(3), 25, rows)
         total = total_bytes(profile)
         cluster = flat_cluster(8, (total // 80, 1e12), (total, 1e10))
-        problem = Problem.of(profile, cluster, SPLIT)
+        problem = RecShardProblem.of(profile, cluster, SPLIT)
         assert len(problem.heat.stops) <= 25 * (MAX_BUCKETS + 1)
         plan = make_plan(profile, cluster, "recshard", SPLIT)
         assert plan.certificate is not None

@@ -20,7 +20,7 @@ from rowtier import MismatchError, Profile, Table, Tables, UserError
 from rowtier.plan.bags import Bags
 from rowtier.profile import make as make_module
 from rowtier.profile.count import touched_rows
-from rowtier.profile.counters import Lookups, RowCounters
+from rowtier.profile.counters import RowCounters, SampleLookups
 from rowtier.profile.distinct import LIMIT, DistinctCounter, DistinctIds
 from rowtier.profile.ids import hash_ints
 from rowtier.profile.make import ProfileOptions, make_profile
@@ -258,8 +258,8 @@ def test_touched_rows_are_ordered_by_heat_then_row(pairs: list[tuple[int, int]])
     once, repeated = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
     rows = np.arange(len(pairs)) + 5
     alone = np.repeat(rows, once)
-    counters.add(Lookups(alone, None, len(alone)), 0)
-    counters.add(Lookups(np.repeat(rows, repeated), repeated, len(rows)), len(alone))
+    counters.add(SampleLookups(alone, None, len(alone)), 0)
+    counters.add(SampleLookups(np.repeat(rows, repeated), repeated, len(rows)), len(alone))
     found = touched_rows(counters.lookups, counters.repeats, first_row=5)
     totals = [sum(pair) for pair in pairs]
     expected = sorted((i for i in range(len(pairs)) if totals[i]), key=lambda i: (-totals[i], i))

@@ -16,7 +16,7 @@ from rowtier.profile.coverage import (
 )
 from rowtier.profile.drift import COVERAGE, Drift, combined
 from rowtier.profile.slices import Slices
-from rowtier.profile.tally import Tally, leave_one_out
+from rowtier.profile.tally import CountGroups, leave_one_out
 from rowtier.synth.columns import Drifting, Zipf
 from rowtier.synth.seed import key_of
 
@@ -28,8 +28,8 @@ EVERY = settings(max_examples=100, deadline=None)
 small_counts = st.lists(st.integers(0, 6), min_size=2, max_size=12).filter(any)
 
 
-def tally_of(counts: Ints) -> Tally:
-    return Tally.of_counts(counts[counts > 0], len(counts))
+def tally_of(counts: Ints) -> CountGroups:
+    return CountGroups.of_counts(counts[counts > 0], len(counts))
 
 
 def drift_of(slices: list[Ints] | Ints) -> Drift:

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 import rowtier
 from rowtier import ProfileOptions, Table, Tables, UserError, Vocabulary, make_profile, rows_of
-from rowtier.evaluate.batches import Piece, Window, bags_of
+from rowtier.evaluate.batches import StepSamples, StepWindow, bags_of
 from rowtier.profile.count_ids import IdCounter
 from rowtier.profile.readers.base import Chunk, Ids
 
@@ -155,7 +155,7 @@ def test_profile_and_replay_take_the_same_rows(drawn: tuple[Table, list[Id]]) ->
     vocabulary = vocabulary_of(table, ids)
     rows = rows_of(table, ids, vocabulary)
     chunk = Chunk(len(ids), {"f": column(ids)})
-    window = Window(chunk, "data", 0, (Piece(0, 0, len(ids), 0),), 1.0)
+    window = StepWindow(chunk, "data", 0, (StepSamples(0, 0, len(ids), 0),), 1.0)
     bags = bags_of(table, "f", window, vocabulary)
     assert bags.rows.tolist() == rows[rows >= 0].tolist()
     assert bags.lengths.tolist() == (rows >= 0).astype(int).tolist()

@@ -17,7 +17,7 @@ from rowtier import Profile, ProfileOptions, Table, Tables, UserError, make_prof
 from rowtier.profile import counters as counters_module
 from rowtier.profile import slices as slices_module
 from rowtier.profile.bits import bit_length
-from rowtier.profile.counters import Lookups, RowCounters
+from rowtier.profile.counters import RowCounters, SampleLookups
 from rowtier.profile.slices import Slices, bits_for, merge_slices, thin, thinning_of
 from rowtier.profile.windows import TOP_BITS, Windows, merge_windows
 
@@ -31,10 +31,10 @@ bags = st.lists(st.lists(st.integers(0, ROWS - 1), max_size=4), min_size=1, max_
 firsts = st.one_of(st.just(0), st.integers(0, 100), st.integers(2**TOP_BITS - 60, 2**TOP_BITS + 10))
 
 
-def lookups_of(samples: Bags) -> Lookups:
+def lookups_of(samples: Bags) -> SampleLookups:
     lengths = np.array([len(bag) for bag in samples], dtype=np.int64)
     rows = np.array([row for bag in samples for row in bag], dtype=np.int64)
-    return Lookups(rows, lengths, len(samples))
+    return SampleLookups(rows, lengths, len(samples))
 
 
 def counted(samples: Bags, first: int, bits: int = 0) -> tuple[Slices, Windows]:
@@ -124,11 +124,11 @@ def test_a_base_that_moves_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     random, at = np.random.default_rng(0), 2**TOP_BITS - 3000
     rows = random.integers(0, ROWS, 9000)
     whole = RowCounters(0, ROWS, 10)
-    whole.add(Lookups(rows, None, len(rows)), at)
+    whole.add(SampleLookups(rows, None, len(rows)), at)
     monkeypatch.setattr(counters_module, "_FARTHEST", 2**TOP_BITS + 1000)
     moved = RowCounters(0, ROWS, 10)
     for start in range(0, len(rows), 500):
-        moved.add(Lookups(rows[start : start + 500], None, 500), at + start)
+        moved.add(SampleLookups(rows[start : start + 500], None, 500), at + start)
     for ours, theirs in zip(moved.finish(), whole.finish(), strict=True):
         assert ours is not None
         assert theirs is not None
@@ -140,7 +140,7 @@ def test_rows_are_thinned_by_their_hash_alone(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(module, "MOST_ROWS", 50)
     rows = np.random.default_rng(1).permutation(400)
     whole = RowCounters(0, 400, 0)
-    whole.add(Lookups(rows, None, 400), 0)
+    whole.add(SampleLookups(rows, None, 400), 0)
     slices, _ = whole.finish()
     assert slices.thinning == thinning_of(np.arange(400), 0) > 0
     assert slices.rows.tolist() == np.flatnonzero(thin(np.arange(400), slices.thinning)).tolist()
@@ -148,7 +148,7 @@ def test_rows_are_thinned_by_their_hash_alone(monkeypatch: pytest.MonkeyPatch) -
     parts = []
     for start in range(0, 400, 80):
         part = RowCounters(0, 400, 0)
-        part.add(Lookups(rows[start : start + 80], None, 80), start)
+        part.add(SampleLookups(rows[start : start + 80], None, 80), start)
         parts.append(part.finish()[0])
     assert same(merge_slices(parts[::-1]), slices)
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-FORM = Path(__file__).parents[2] / "benchmarks" / "_form.py"
+FORM = Path(__file__).parents[2] / "benchmarks" / "harness" / "form.py"
 
 
 @pytest.fixture(scope="module")
 def form():
-    spec = importlib.util.spec_from_file_location("_form", FORM)
+    spec = importlib.util.spec_from_file_location("harness.form", FORM)
     module = importlib.util.module_from_spec(spec)
-    sys.modules["_form"] = module  # dataclasses look their module up
+    sys.modules["harness.form"] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     yield module
-    del sys.modules["_form"]
+    del sys.modules["harness.form"]
 
 
 def test_json_is_one_object_and_all_that_is_printed(form, capsys):

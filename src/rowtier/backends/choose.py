@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rowtier.backends import search
-from rowtier.backends.menu import DDR, HBM, PERF, Menu
-from rowtier.backends.search import State
+from rowtier.backends.menu import DDR, HBM, PERF, OptionMenu
+from rowtier.backends.search import SearchState
 from rowtier.profile.curve import Floats, Ints
 
 SHARES = (1.0, 0.3, 0.1)  # of a device, the most that a part may take to be chosen at first
@@ -32,7 +32,7 @@ SETTLED = 1e-4  # of the bound, above which searching goes on
 class Choice:
     """Of every table its option, of every part of it the place, and how good that is."""
 
-    state: State
+    state: SearchState
     bound: float  # milliseconds that no choice beats
 
     @property
@@ -41,7 +41,7 @@ class Choice:
         return float(self.state.load[:, PERF].max())
 
 
-def choose(menu: Menu, seed: int = 0) -> Choice | None:
+def choose(menu: OptionMenu, seed: int = 0) -> Choice | None:
     """The best choice found; None if nothing was found that fits."""
     bound, prices = best_prices(menu, 1.0)
     tries = min(max(TRIES * menu.num_tables, LEAST_TRIES), MOST_TRIES)
@@ -57,12 +57,12 @@ def choose(menu: Menu, seed: int = 0) -> Choice | None:
     return best
 
 
-def scarce(menu: Menu) -> bool:
+def scarce(menu: OptionMenu) -> bool:
     """Whether more fast memory would save time."""
     return bool(best_prices(menu, 1.0)[1][HBM] > 0)
 
 
-def best_prices(menu: Menu, fill: float) -> tuple[float, Floats]:
+def best_prices(menu: OptionMenu, fill: float) -> tuple[float, Floats]:
     """Milliseconds that no choice beats, and milliseconds per byte of memory that prove it."""
     capacity = fill * menu.lists.free.sum(axis=0)
     prices, best = np.zeros(3), -np.inf
@@ -76,7 +76,7 @@ def best_prices(menu: Menu, fill: float) -> tuple[float, Floats]:
     return float(best), proved
 
 
-def _best_price(menu: Menu, prices: Floats, resource: int, capacity: Floats) -> float:
+def _best_price(menu: OptionMenu, prices: Floats, resource: int, capacity: Floats) -> float:
     """The least price at which what is chosen fits, the other price as it is."""
 
     def over(price: float) -> bool:
@@ -96,7 +96,7 @@ def _best_price(menu: Menu, prices: Floats, resource: int, capacity: Floats) -> 
     return high
 
 
-def _dual(menu: Menu, prices: Floats, capacity: Floats) -> tuple[float, Floats, Ints]:
+def _dual(menu: OptionMenu, prices: Floats, capacity: Floats) -> tuple[float, Floats, Ints]:
     """The bound that prices prove, what is used at them, and the options they choose."""
     paid = _paid(menu, prices)
     chosen = _cheapest(menu, paid)
@@ -104,18 +104,18 @@ def _dual(menu: Menu, prices: Floats, capacity: Floats) -> tuple[float, Floats, 
     return value, menu.totals[chosen].sum(axis=0), chosen
 
 
-def _paid(menu: Menu, prices: Floats) -> Floats:
+def _paid(menu: OptionMenu, prices: Floats) -> Floats:
     return np.asarray(menu.totals[:, PERF] / menu.devices + menu.totals @ prices)
 
 
-def _cheapest(menu: Menu, paid: Floats) -> Ints:
+def _cheapest(menu: OptionMenu, paid: Floats) -> Ints:
     least = np.minimum.reduceat(paid, menu.lists.tables[:-1])
     table = np.repeat(np.arange(menu.num_tables), np.diff(menu.lists.tables))
     at = np.flatnonzero(paid <= least[table])
     return at[np.searchsorted(table[at], np.arange(menu.num_tables))]
 
 
-def _start(menu: Menu, bound: float, share: float) -> Choice | None:
+def _start(menu: OptionMenu, bound: float, share: float) -> Choice | None:
     """Options by price, none that takes more of a device than `share`, placed and improved."""
     scale, free = max(bound, 1e-12), np.maximum(menu.lists.free[:, HBM:].max(axis=0), 1.0)
     for fill in TIGHT:
@@ -135,10 +135,10 @@ def _start(menu: Menu, bound: float, share: float) -> Choice | None:
     return None
 
 
-def _refined(menu: Menu, choice: Choice, prices: Floats, tries: int, seed: int) -> Choice:
+def _refined(menu: OptionMenu, choice: Choice, prices: Floats, tries: int, seed: int) -> Choice:
     """The choice after tables were put back otherwise, at random, a few at a time."""
     now = choice.state
-    state = State(now.chosen.copy(), now.places.copy(), now.load.copy())
+    state = SearchState(now.chosen.copy(), now.places.copy(), now.load.copy())
     search.shuffle(menu.lists, state, prices, choice.score, tries, seed)
     search.recount(menu.lists, state)
     found = Choice(state, choice.bound)

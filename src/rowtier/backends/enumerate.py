@@ -71,7 +71,7 @@ class Nothing(ShardEstimator):  # type: ignore[misc]
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class EnumerationProblem:
     """What TorchRec's enumerator is told, and what of it the user asked for."""
 
     topology: Any
@@ -88,7 +88,9 @@ class Choices:
     by_table: Mapping[str, Sequence[Any]]
 
     @classmethod
-    def of(cls, problem: Problem, module: Any, sharders: list[Any], batch_size: int) -> Choices:
+    def of(
+        cls, problem: EnumerationProblem, module: Any, sharders: list[Any], batch_size: int
+    ) -> Choices:
         """What TorchRec's enumerator lists, without what something else in it beats."""
         topology, constraints = problem.topology, problem.constraints
         enumerator = EmbeddingEnumerator(topology, batch_size, constraints, [Nothing()])

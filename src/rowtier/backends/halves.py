@@ -20,7 +20,7 @@ HOT, COLD = "hot", "cold"
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class TableHalves:
     """One table's two halves: the home of the cold one, and where each row has gone."""
 
     table: Table
@@ -30,7 +30,7 @@ class Part:
     places: Ints  # of every row: its number among the hot ones, or `hot` and its number after
 
     @classmethod
-    def of(cls, table: Table, plan: Plan) -> Part:
+    def of(cls, table: Table, plan: Plan) -> TableHalves:
         """From a table's bands, if TorchRec can keep both halves."""
         bands, cluster = plan.bands[table.name], plan.cluster
         copied = [b for b in bands if b.scope == DEVICE and cluster.num_devices > 1]

@@ -31,7 +31,7 @@ class Lists(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Menu:
+class OptionMenu:
     """The lists, and what follows from them."""
 
     lists: Lists
@@ -67,7 +67,7 @@ class Menu:
         return int(np.diff(self.lists.options).max())
 
 
-def menu_of(by_table: Sequence[Sequence[Any]], topology: Any) -> Menu:
+def menu_of(by_table: Sequence[Sequence[Any]], topology: Any) -> OptionMenu:
     """The menu of TorchRec's sharding options, which have their estimates; a list per table."""
     tables, options, spans, shards = [0], [0], [], [0]
     asks: list[tuple[float, int, int]] = []
@@ -82,7 +82,7 @@ def menu_of(by_table: Sequence[Sequence[Any]], topology: Any) -> Menu:
             options.append(options[-1] + parts)
         tables.append(tables[-1] + len(choices))
     free = [(0.0, d.storage.hbm, d.storage.ddr) for d in topology.devices]
-    return Menu(
+    return OptionMenu(
         Lists(
             tables=np.array(tables, dtype=np.int64),
             options=np.array(options, dtype=np.int64),

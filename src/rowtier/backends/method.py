@@ -47,7 +47,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions | None = None)
     return replace(made, origin=origin)
 
 
-class Run:
+class PlannerRun:
     """What TorchRec's planner found, how long it took and how it rates it."""
 
     def __init__(self, sharding_plan: Any, seconds: float, finished: bool, score: float):
@@ -57,7 +57,7 @@ class Run:
 
 def run_planner(
     profile: Profile, cluster: Cluster, time_limit_s: float, reserve: float = 0.0
-) -> Run:
+) -> PlannerRun:
     """TorchRec's planner with its default proposers and the profile's statistics."""
     topology = topology_of(cluster, reserve=reserve)
     module, sharders = model_of(profile.tables), get_default_sharders()
@@ -83,7 +83,7 @@ def run_planner(
             ) from None
     seconds = time.perf_counter() - started
     score = NoopPerfModel(topology).rate(planner._best_plan)
-    return Run(sharding_plan, seconds, seconds < limit, float(score))
+    return PlannerRun(sharding_plan, seconds, seconds < limit, float(score))
 
 
 def _first_line(error: Exception) -> str:

@@ -24,7 +24,7 @@ from torchrec.distributed.types import CacheParams, ShardingPlan, ShardingPlanne
 
 from rowtier.backends import modules
 from rowtier.backends.choose import Choice, choose, scarce
-from rowtier.backends.enumerate import CACHING, COLUMNS, TYPES, Choices, Problem
+from rowtier.backends.enumerate import CACHING, COLUMNS, TYPES, Choices, EnumerationProblem
 from rowtier.backends.menu import menu_of, span_of
 from rowtier.backends.statistics import allow, constraints_of
 from rowtier.backends.topology import topology_of
@@ -101,7 +101,7 @@ class RowtierPlanner(ShardingPlanner):  # type: ignore[misc]
         constraints = constraints_of(self.profile, self.topology.world_size, self._asked)
         allow(constraints, {t.name: self._types(t) for t in self.profile.tables}, KERNELS)
         room = self._room(module, sharders, constraints)
-        problem = Problem(self.topology, constraints, self._asked)
+        problem = EnumerationProblem(self.topology, constraints, self._asked)
         choices = Choices.of(problem, module, sharders, self.profile.batch_size)
         menu = menu_of(list(choices.by_table.values()), room)
         if scarce(menu):

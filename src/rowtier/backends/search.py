@@ -20,7 +20,7 @@ LOOKS = 64  # for a table on the fullest device
 FIRST, LAST = 4, 9  # doublings of p while tables are shuffled
 
 
-class State(NamedTuple):
+class SearchState(NamedTuple):
     """Where everything is."""
 
     chosen: Ints  # of each table its option; −1: taken out
@@ -28,10 +28,10 @@ class State(NamedTuple):
     load: Floats  # device × (milliseconds, bytes of hbm, bytes of ddr)
 
 
-def empty(menu: Lists, most_parts: int) -> State:
+def empty(menu: Lists, most_parts: int) -> SearchState:
     """A state in which no table is placed."""
     tables = len(menu.tables) - 1
-    return State(
+    return SearchState(
         np.full(tables, -1, dtype=np.int64),
         np.zeros((tables, most_parts), dtype=np.int64),
         np.zeros((len(menu.free), 3)),
@@ -134,7 +134,7 @@ def worth(menu: Lists, prices: Floats, option: int) -> float:
 
 @compiled
 def reinsert(
-    menu: Lists, state: State, table: int, prices: Floats, scale: float, doublings: int
+    menu: Lists, state: SearchState, table: int, prices: Floats, scale: float, doublings: int
 ) -> None:
     """Put a table that was taken out back with the option and on the places that cost least."""
     tried = np.zeros(state.places.shape[1], dtype=np.int64)
@@ -154,7 +154,7 @@ def reinsert(
 
 
 @compiled
-def place_all(menu: Lists, state: State, wanted: Ints, order: Ints, scale: float) -> None:
+def place_all(menu: Lists, state: SearchState, wanted: Ints, order: Ints, scale: float) -> None:
     """Place every table's wanted option, in order; what fits nowhere stays out."""
     for table in order:
         raised = put(menu, state.load, wanted[table], state.places[table], scale, 3)
@@ -164,7 +164,7 @@ def place_all(menu: Lists, state: State, wanted: Ints, order: Ints, scale: float
 @compiled
 def sweeps(
     menu: Lists,
-    state: State,
+    state: SearchState,
     order: Ints,
     prices: Floats,
     scale: float,
@@ -197,7 +197,7 @@ def covers(menu: Lists, option: int, places: Ints, device: int) -> bool:
 
 
 @compiled
-def drawn(menu: Lists, state: State, out: Ints) -> int:
+def drawn(menu: Lists, state: SearchState, out: Ints) -> int:
     """Draw a few tables, the first of them on the fullest device; how many."""
     count, fullest = len(state.chosen), int(np.argmax(state.load[:, 0]))
     for i in range(len(out)):
@@ -210,7 +210,9 @@ def drawn(menu: Lists, state: State, out: Ints) -> int:
 
 
 @compiled
-def shuffle(menu: Lists, state: State, prices: Floats, scale: float, tries: int, seed: int) -> None:
+def shuffle(
+    menu: Lists, state: SearchState, prices: Floats, scale: float, tries: int, seed: int
+) -> None:
     """Take a few tables out, put them back otherwise, and keep what is better."""
     np.random.seed(seed)
     out, nothing = np.zeros(MOST_OUT, dtype=np.int64), np.zeros(3)
@@ -244,7 +246,7 @@ def shuffle(menu: Lists, state: State, prices: Floats, scale: float, tries: int,
 
 
 @compiled
-def recount(menu: Lists, state: State) -> None:
+def recount(menu: Lists, state: SearchState) -> None:
     """Add up anew what every device has: sums of milliseconds drift."""
     state.load[:] = 0.0
     for table in range(len(state.chosen)):

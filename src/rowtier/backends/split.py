@@ -15,7 +15,7 @@ import torch
 import torchrec
 from torch import nn
 
-from rowtier.backends.halves import COLD, HOT, INSTEAD, Part
+from rowtier.backends.halves import COLD, HOT, INSTEAD, TableHalves
 from rowtier.backends.modules import check_same, tables
 from rowtier.backends.read import even_heat
 from rowtier.backends.write import to_plan
@@ -34,7 +34,7 @@ class SplitBags(nn.Module):  # type: ignore[misc]
     `cold` is row-wise or table-wise and updated by TorchRec's fused one.
     """
 
-    def __init__(self, bags: Any, parts: Sequence[Part], cluster: Cluster):
+    def __init__(self, bags: Any, parts: Sequence[TableHalves], cluster: Cluster):
         super().__init__()
         self.parts, self.cluster = tuple(parts), cluster
         self._keys, self._dims = list(bags._embedding_names), list(bags._lengths_per_embedding)
@@ -52,7 +52,7 @@ class SplitBags(nn.Module):  # type: ignore[misc]
             if device.type != "meta":
                 self._take_weights(part, weights[part.table.name])
 
-    def _take_weights(self, part: Part, weight: Any) -> None:
+    def _take_weights(self, part: TableHalves, weight: Any) -> None:
         places = torch.from_numpy(part.places).to(weight.device)
         with torch.no_grad():
             for which, mine in ((HOT, places < part.hot), (COLD, places >= part.hot)):
@@ -163,7 +163,7 @@ def split(module: Any, plan: Plan) -> SplitBags:
         )
     found = tables(module)
     check_same(found, plan.profile.tables)
-    parts = [Part.of(plan.profile[table.name].table, plan) for table in found]
+    parts = [TableHalves.of(plan.profile[table.name].table, plan) for table in found]
     return SplitBags(module, parts, plan.cluster)
 
 

@@ -54,7 +54,7 @@ def to_plan(plan: Plan, module: Any = None, device: str | None = None) -> Any:
     parts: dict[str, Any] = {}
     for table, bands in plan:
         part = parts.setdefault(where[table.name], EmbeddingModuleShardingPlan())
-        cut = _Cut.of(table, bands, plan.cluster)
+        cut = _TorchRecCut.of(table, bands, plan.cluster)
         if plan.needs_rows(table) and not cut.copied and plan.cluster.num_devices > 1:
             raise _refused(table, ONLY_ROWS)
         said_now = cut.said(plan.cluster)
@@ -85,7 +85,7 @@ class _Devices:
         return f"rank:{rank}/{named}" if named else placement(self.kind, rank, self.host)
 
 
-class _Cut:
+class _TorchRecCut:
     """How TorchRec would cut a table: runs of columns, each with the members of its blocks."""
 
     def __init__(self, table: Table, runs: dict[tuple[int, int], tuple[int, ...]], hot: int | None):
@@ -94,7 +94,7 @@ class _Cut:
         self.copied = not runs
 
     @classmethod
-    def of(cls, table: Table, bands: Sequence[Band], cluster: Cluster) -> _Cut:
+    def of(cls, table: Table, bands: Sequence[Band], cluster: Cluster) -> _TorchRecCut:
         """From bands, if TorchRec can express them."""
         fast = cluster.device.tiers[0].name
         if all(band.scope == DEVICE for band in bands) and cluster.num_devices > 1:

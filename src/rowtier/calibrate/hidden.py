@@ -29,14 +29,14 @@ WARM_UP, STEPS, QUICK_STEPS = 4, 16, 3
 def time_hidden(job: Job, cluster: Cluster, *, quick: bool = False) -> float:
     """The share of the dense layers' time beside which a pipeline keeps copies equal."""
     steps = QUICK_STEPS if quick else STEPS
-    plain_s = _loop_s(job, _Model(job, cluster), steps, pipelined=False)
-    hidden_s = _loop_s(job, _Model(job, cluster), steps, pipelined=True)
-    dense_s = _dense_s(_Model(job, cluster), steps)
+    plain_s = _loop_s(job, _HiddenModel(job, cluster), steps, pipelined=False)
+    hidden_s = _loop_s(job, _HiddenModel(job, cluster), steps, pipelined=True)
+    dense_s = _dense_s(_HiddenModel(job, cluster), steps)
     return float(min(1.0, max(0.0, (plain_s - hidden_s) / dense_s)))
 
 
 @dataclass(eq=False)
-class _Model:
+class _HiddenModel:
     """Embeddings whose rows are all copied, and dense layers that are trained with them."""
 
     job: Job
@@ -79,7 +79,7 @@ def _copied(cluster: Cluster) -> Plan:
     return Plan.build("copies", profile, cluster, bands)
 
 
-def _loop_s(job: Job, model: _Model, steps: int, *, pipelined: bool) -> float:
+def _loop_s(job: Job, model: _HiddenModel, steps: int, *, pipelined: bool) -> float:
     """Seconds of a step in one of the loops."""
     from rowtier.runtime.pipeline import Pipeline
 
@@ -97,7 +97,7 @@ def _loop_s(job: Job, model: _Model, steps: int, *, pipelined: bool) -> float:
     return median(times[WARM_UP:])
 
 
-def _dense_s(model: _Model, steps: int) -> float:
+def _dense_s(model: _HiddenModel, steps: int) -> float:
     """Seconds of a step of the dense layers alone."""
     import torch
 

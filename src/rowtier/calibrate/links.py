@@ -200,24 +200,24 @@ def _sharers(job: Job, level: str) -> int:
     return job.local_world if level == CLUSTER else 1
 
 
-def _everyone(job: Job) -> _Group:
+def _everyone(job: Job) -> _LinkGroup:
     """All processes; those of the own node are sent nothing."""
     import torch.distributed as dist
 
     return _met(dist.group.WORLD, list(range(job.world)), job.rank, job.local_world)
 
 
-def _met(handle: Any, ranks: list[int], position: int, together: int = 1) -> _Group:
+def _met(handle: Any, ranks: list[int], position: int, together: int = 1) -> _LinkGroup:
     """A group whose ranks have found each other as they do in training."""
     from rowtier.runtime.exchange.neighbours import Neighbours
     from rowtier.runtime.exchange.sockets import Sockets
 
     near = Neighbours.meet(handle)
-    return _Group(handle, ranks, position, together, True, near, Sockets.meet(handle, near))
+    return _LinkGroup(handle, ranks, position, together, True, near, Sockets.meet(handle, near))
 
 
 @dataclass(frozen=True)
-class _Group:
+class _LinkGroup:
     handle: Any
     ranks: list[int]
     position: int
@@ -242,7 +242,7 @@ class _Group:
         return others[:peers]
 
 
-def _time_kind(group: _Group, kind: _Kind, tick: Tick) -> Times:
+def _time_kind(group: _LinkGroup, kind: _Kind, tick: Tick) -> Times:
     sent, times = [], []
     longest_s = 0.0
     for message_bytes in MESSAGE_BYTES:
@@ -256,7 +256,7 @@ def _time_kind(group: _Group, kind: _Kind, tick: Tick) -> Times:
     return Times(tuple(sent), tuple(times))
 
 
-def _time(group: _Group, send: _Send) -> float:
+def _time(group: _LinkGroup, send: _Send) -> float:
     """The median time over repeats of the slowest rank."""
     _samples(group, send, 1)  # connections are made and memory is touched
     first_s = _samples(group, send, 1)[0]
@@ -264,7 +264,7 @@ def _time(group: _Group, send: _Send) -> float:
     return median(_samples(group, send, repeats))
 
 
-def _samples(group: _Group, send: _Send, repeats: int) -> list[float]:
+def _samples(group: _LinkGroup, send: _Send, repeats: int) -> list[float]:
     import torch
     import torch.distributed as dist
 
@@ -278,17 +278,17 @@ def _samples(group: _Group, send: _Send, repeats: int) -> list[float]:
     return [float(sample) for sample in samples]
 
 
-_Kind = Callable[[_Group, int], tuple[_Send, float]]
+_Kind = Callable[[_LinkGroup, int], tuple[_Send, float]]
 
 
-def _numbers(group: _Group, message_bytes: int) -> Any:
+def _numbers(group: _LinkGroup, message_bytes: int) -> Any:
     import torch
 
     each = -(-message_bytes // NUMBER_BYTES // group.size)
     return torch.zeros(each * group.size, dtype=torch.float32)
 
 
-def _all_to_all(group: _Group, message_bytes: int, peers: int) -> tuple[_Send, float]:
+def _all_to_all(group: _LinkGroup, message_bytes: int, peers: int) -> tuple[_Send, float]:
     import torch
 
     from rowtier.runtime.exchange.wire import swap_bytes
@@ -312,7 +312,7 @@ def _all_to_all(group: _Group, message_bytes: int, peers: int) -> tuple[_Send, f
     return send, float(going.nbytes)
 
 
-def _copies(group: _Group, message_bytes: int) -> tuple[_Send, float]:
+def _copies(group: _LinkGroup, message_bytes: int) -> tuple[_Send, float]:
     """Every part of some gradients travels out to be summed, and back."""
     send, sent_bytes = _all_to_all(group, message_bytes, group.size - 1)
 
@@ -323,7 +323,7 @@ def _copies(group: _Group, message_bytes: int) -> tuple[_Send, float]:
     return both, 2 * sent_bytes
 
 
-def _neighbour(group: _Group, message_bytes: int) -> tuple[_Send, float]:
+def _neighbour(group: _LinkGroup, message_bytes: int) -> tuple[_Send, float]:
     import torch
     import torch.distributed as dist
 

@@ -23,7 +23,7 @@ from rowtier.foreign import columns
 
 if TYPE_CHECKING:
     from rowtier.cost.options import CostOptions
-    from rowtier.evaluate.compare import Comparison, Load
+    from rowtier.evaluate.compare import Comparison, PlanLoad
     from rowtier.plan.plan import Plan
 
 MAX_HOLDERS = 16
@@ -154,7 +154,7 @@ def _warnings(result: Comparison) -> list[str]:
     ]
 
 
-def _names(result: Comparison, width: int = NAME_WIDTH) -> dict[Load, str]:
+def _names(result: Comparison, width: int = NAME_WIDTH) -> dict[PlanLoad, str]:
     ranked = result.ranked
     return dict(zip(ranked, shortened([load.name for load in ranked], width), strict=True))
 
@@ -258,9 +258,9 @@ def _per_holder(result: Comparison, plan: Plan, full: bool) -> None:
     more(cluster.num_holders - len(shown), "holders")
 
 
-def _abreast(names: list[tuple[Load, str]], taken: int) -> list[list[tuple[Load, str]]]:
+def _abreast(names: list[tuple[PlanLoad, str]], taken: int) -> list[list[tuple[PlanLoad, str]]]:
     """As many plans side by side as fit beside a column of names."""
-    tables: list[list[tuple[Load, str]]] = [[]]
+    tables: list[list[tuple[PlanLoad, str]]] = [[]]
     left = show.WIDTH - taken - 3
     for load, name in names:
         width = max(columns(name), CELL_WIDTH) + 3

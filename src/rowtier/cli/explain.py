@@ -14,7 +14,7 @@ from rowtier.cli.predict import more
 from rowtier.foreign import columns
 
 if TYPE_CHECKING:
-    from rowtier.evaluate.cuts import Part, TableStory
+    from rowtier.evaluate.cuts import HomePart, TableStory
     from rowtier.evaluate.explain import Explanation
     from rowtier.evaluate.what_if import WhatIf
 
@@ -152,7 +152,7 @@ def _table(found: Explanation, story: TableStory, full: bool) -> None:
     )
 
 
-def _part(story: TableStory, part: Part, full: bool) -> None:
+def _part(story: TableStory, part: HomePart, full: bool) -> None:
     from rowtier.evaluate.phrases import more_ms
     from rowtier.units import show_bytes
 

@@ -133,7 +133,7 @@ def command(
     from rowtier.cost.step import step_cost
     from rowtier.errors import UserError
     from rowtier.evaluate import phrases
-    from rowtier.evaluate.compare import Load
+    from rowtier.evaluate.compare import PlanLoad
     from rowtier.folders import claimed
     from rowtier.plan.constraints import Constraints, over_capacity
     from rowtier.plan.make import planner
@@ -167,7 +167,7 @@ def command(
             made = partial(_made, statistics, machine, method, options, time_limit, progress)
             plan = made() if old is None else made(Plan.load(old), move_budget)
         plan.save(output)
-    load = Load.of(method, plan)
+    load = PlanLoad.of(method, plan)
     if json:
         facts: dict[str, Any] = {
             "plan": str(output),

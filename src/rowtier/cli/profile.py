@@ -114,7 +114,7 @@ def measure(
     """Count how the data touches every row of the tables."""
     from rowtier.fields import check_horizon
     from rowtier.folders import claimed
-    from rowtier.profile.legs import FinishedLegs
+    from rowtier.profile.finished_legs import FinishedLegs
     from rowtier.profile.make import ProfileOptions, make_profile
     from rowtier.tables import Tables
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.cost.touch import Bags
+from rowtier.cost.touch import BagLengths
 from rowtier.cost.tree import Tree, sum_of_others
 from rowtier.profile.curve import Floats, Ints
 
@@ -129,7 +129,11 @@ class Sending:
 
 
 def add_sums(
-    sending: Sending, tree: Tree, masses: Mapping[int, Floats], bags: Bags, amount_bytes: float
+    sending: Sending,
+    tree: Tree,
+    masses: Mapping[int, Floats],
+    bags: BagLengths,
+    amount_bytes: float,
 ) -> Floats:
     """Owners send one partial sum per sample that looks anything up on them; bytes per level.
 
@@ -146,7 +150,11 @@ def add_sums(
 
 
 def add_staged_sums(
-    sending: Sending, tree: Tree, masses: Mapping[int, Floats], bags: Bags, amount_bytes: float
+    sending: Sending,
+    tree: Tree,
+    masses: Mapping[int, Floats],
+    bags: BagLengths,
+    amount_bytes: float,
 ) -> Floats:
     """The same with partial sums added up inside the sending group first; bytes per level.
 
@@ -179,7 +187,7 @@ def _runs(masses: Mapping[int, Floats]) -> Iterator[tuple[int, int, Floats]]:
 
 
 def _send_up(
-    sending: Sending, tree: Tree, mass: Floats, bags: Bags, amount_bytes: float, level: int
+    sending: Sending, tree: Tree, mass: Floats, bags: BagLengths, amount_bytes: float, level: int
 ) -> float:
     below, others = tree.sizes[level - 1], tree.others[level - 1]
     sums = np.repeat(bags.sums(tree.group_sums(mass, level - 1)) * amount_bytes, below)

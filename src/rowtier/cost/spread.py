@@ -30,12 +30,12 @@ from rowtier.cost.time import (
     tiers_side_by_side,
 )
 from rowtier.cost.tree import Tree, tree_of
-from rowtier.cost.variance import Asked, Variances, variances_of
+from rowtier.cost.variance import CostRequest, Variances, variances_of
 from rowtier.profile.curve import Floats, Ints
 
 
 @dataclass(frozen=True, eq=False)
-class Spread:
+class StepSpread:
     """How much steps differ. Arrays count holders (rows) and levels (columns)."""
 
     expected_s: float  # mean over steps
@@ -50,8 +50,8 @@ class Spread:
 
 
 def spread_of(
-    asked: Asked, moved_bytes: Floats, exchange: list[Flow], sync: Flow, time: StepTime
-) -> Spread:
+    asked: CostRequest, moved_bytes: Floats, exchange: list[Flow], sync: Flow, time: StepTime
+) -> StepSpread:
     """How much the steps of a placement differ, whose mean loads are known."""
     tree = tree_of(asked.cluster)
     varied = variances_of(asked, _tier_counts(tree, moved_bytes, time))
@@ -68,7 +68,7 @@ def spread_of(
     waiting_s = float(time.exchange_counts @ time.exchange_latency_s)
     late = _unhidden(_in_turn(copies), float(counts @ time.sync_latency_s) - time.hidden_s)
     step = _in_turn([*parts, late])
-    return Spread(
+    return StepSpread(
         max(time.step_s, waiting_s + step.mean), waiting_s + step.p50, waiting_s + step.p99,
         np.sqrt(busy_s2), np.sqrt(link_s2),
     )  # fmt: skip

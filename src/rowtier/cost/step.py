@@ -21,11 +21,11 @@ from rowtier.cost.deal import known_rows
 from rowtier.cost.links import Flow
 from rowtier.cost.memory import MemoryUse, all_remap_bytes, in_first_tier, output_bytes
 from rowtier.cost.options import DEFAULTS, CostOptions
-from rowtier.cost.spread import Spread, spread_of
+from rowtier.cost.spread import StepSpread, spread_of
 from rowtier.cost.tally import Tally
 from rowtier.cost.time import Phases, StepTime, step_time
 from rowtier.cost.tree import Tree, tree_of
-from rowtier.cost.variance import Asked
+from rowtier.cost.variance import CostRequest
 from rowtier.profile.curve import Floats
 from rowtier.profile.order import RowOrder
 from rowtier.profile.profile import Profile
@@ -90,7 +90,7 @@ class StepCost:
     tables: tuple[TableCost, ...]
     own_work_s: Floats  # of every holder, but for what a step and its rounds take
     pieces: PiecesRun  # that the runtime runs: bands of tables that are alike are one
-    asked: Asked
+    asked: CostRequest
 
     @property
     def step_s(self) -> float:
@@ -98,7 +98,7 @@ class StepCost:
         return self.time.step_s
 
     @cached_property
-    def spread(self) -> Spread:
+    def spread(self) -> StepSpread:
         """How much steps differ, and what that makes of their mean; found when asked for."""
         links = self.links
         exchange = [links.ids, links.forward, links.backward]
@@ -216,7 +216,7 @@ def step_cost(
         _tables(profile, tally),
         work_s,
         tally.pieces,
-        Asked(bands, profile, cluster, order, options),
+        CostRequest(bands, profile, cluster, order, options),
     )
 
 

@@ -23,7 +23,7 @@ from rowtier.cost.links import Sending, add_staged_sums, add_sums
 from rowtier.cost.memory import table_output_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
-from rowtier.cost.touch import LOOKUPS, Bags, table_basis, touched
+from rowtier.cost.touch import LOOKUPS, BagLengths, table_basis, touched
 from rowtier.cost.tree import Tree
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import Profile, TableStats
@@ -43,7 +43,7 @@ class Subject:
 
 
 @dataclass(frozen=True, eq=False)
-class Pooled:
+class SumsBand:
     """A `sums` band: which share of the lookups falls on which position of a scope group."""
 
     columns: tuple[int, int]
@@ -190,7 +190,7 @@ class Tally:
         serving_s = self.by_table().serving[0] + self._sums_s
         return np.asarray(serving_s + reading_s * self.tree.devices)
 
-    def _add_band(self, subject: Subject, band: Band) -> Pooled | None:
+    def _add_band(self, subject: Subject, band: Band) -> SumsBand | None:
         """Add a band, except for partial sums, which bands of a table send together."""
         tree, way = self.tree, Way.of(band, self.tree)
         positions = tree.positions(band, way.level)
@@ -218,7 +218,7 @@ class Tally:
             return None
         masses = sums[amounts.at(way.asked)] / subject.lookups
         columns = band.columns or (0, subject.stats.table.embedding_dim)
-        return Pooled(columns, way.staged, way.level, positions, masses)
+        return SumsBand(columns, way.staged, way.level, positions, masses)
 
     def _add_staged(
         self, way: Way, positions: Ints, dealt: Dealt, first: int, sizes: RowSizes
@@ -231,9 +231,9 @@ class Tally:
         columns = np.concatenate([rows * factor for factor in factors])
         self._staged[way.level].add(columns, where, 0, self._plan)
 
-    def _send_sums(self, subject: Subject, pooled: list[Pooled]) -> None:
+    def _send_sums(self, subject: Subject, pooled: list[SumsBand]) -> None:
         """One sum per sample and owner, over all of a table's bands that share columns."""
-        bags, item_bytes = Bags.of(subject.stats), subject.stats.table.item_bytes
+        bags, item_bytes = BagLengths.of(subject.stats), subject.stats.table.item_bytes
         for width, staged, masses in summed_masses(self.tree, pooled):
             amount_bytes = width * item_bytes * subject.batch_size
             sent = SENDING[staged](self.forward, self.tree, masses, bags, amount_bytes)
@@ -241,7 +241,12 @@ class Tally:
             self._pack_sums(subject, masses, staged, width, bags)
 
     def _pack_sums(
-        self, subject: Subject, masses: dict[int, Floats], staged: bool, width: int, bags: Bags
+        self,
+        subject: Subject,
+        masses: dict[int, Floats],
+        staged: bool,
+        width: int,
+        bags: BagLengths,
     ) -> None:
         """Whoever sends a sum packs it, whoever gets it unpacks it; sums for oneself are both."""
         passes, tree = 2 if self.options.training else 1, self.tree
@@ -265,7 +270,7 @@ def outputs_work_s(
 
 
 def summed_masses(
-    tree: Tree, pooled: list[Pooled]
+    tree: Tree, pooled: list[SumsBand]
 ) -> Iterator[tuple[int, bool, dict[int, Floats]]]:
     """Columns whose partial sums are sent together: how many, whether staged, masses by scope."""
     edges = sorted({edge for band in pooled for edge in band.columns})

@@ -16,7 +16,7 @@ from rowtier.cost.amounts import Parts, RowSizes, amounts_of
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.rates import Way
 from rowtier.cost.time import link_s_per_byte, tier_s_per_byte
-from rowtier.cost.touch import Bags
+from rowtier.cost.touch import BagLengths
 from rowtier.cost.tree import tree_of
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
@@ -101,7 +101,7 @@ def sums_bytes(
     and inside each sending group, at level i, s·batch·(n_j − n_j−1)·(1/n_i−1 − 1/n_i)·v(i − 1).
     """
     tree, table = tree_of(cluster), stats.table
-    level, bags = cluster.level_of(home.scope), Bags.of(stats)
+    level, bags = cluster.level_of(home.scope), BagLengths.of(stats)
     amount = home.width(table.embedding_dim) * table.item_bytes * profile.batch_size
     size = tree.sizes
     sums = [amount * bags.sums(mass * (n / size[level])) for n in size[: level + 1]]
@@ -123,7 +123,7 @@ def sums_seconds(
     """
     tree = tree_of(cluster)
     amount = stats.table.row_bytes * profile.batch_size
-    sums = amount * Bags.of(stats).sums(mass)
+    sums = amount * BagLengths.of(stats).sums(mass)
     passes = 2 if options.training else 1
     rate = link_s_per_byte(tree)
     apart = np.diff(np.array(tree.sizes)) / tree.devices
@@ -139,4 +139,4 @@ def sums_work_seconds(
     """
     passes = 2 if options.training else 1
     each_s = 2 * passes * cluster.work.sum_copy_s(stats.table.row_bytes)
-    return np.asarray(profile.batch_size * each_s * Bags.of(stats).sums(mass))
+    return np.asarray(profile.batch_size * each_s * BagLengths.of(stats).sums(mass))

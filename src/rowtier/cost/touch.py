@@ -169,7 +169,7 @@ def basis_of(probability: Floats, lookups: float, group_sizes: Sequence[int]) ->
 
 
 @dataclass(frozen=True, eq=False)
-class Bags:
+class BagLengths:
     """How many lookups a sample brings: `weights[i]` samples in one bring `lengths[i]`.
 
     Features that read the same table are listed together, since each has sums of its own.
@@ -181,7 +181,7 @@ class Bags:
     weights: Floats
 
     @classmethod
-    def of(cls, stats: TableStats) -> Bags:
+    def of(cls, stats: TableStats) -> BagLengths:
         """From a table's statistics; kept, since it is asked often."""
         if stats in _KNOWN_BAGS:
             return _KNOWN_BAGS[stats]
@@ -201,7 +201,7 @@ class Bags:
         return np.asarray(hit @ self.weights)
 
 
-_KNOWN_BAGS: WeakKeyDictionary[TableStats, Bags] = WeakKeyDictionary()
+_KNOWN_BAGS: WeakKeyDictionary[TableStats, BagLengths] = WeakKeyDictionary()
 
 
 def _lengths(feature: FeatureStats) -> tuple[tuple[float, float], ...]:

@@ -28,9 +28,9 @@ from rowtier.cost.deal import Dealt, deal, known_rows
 from rowtier.cost.links import Flow, Sending, add_sums
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
-from rowtier.cost.tally import SENDING, Pooled, summed_masses
+from rowtier.cost.tally import SENDING, SumsBand, summed_masses
 from rowtier.cost.time import own_s_per_byte
-from rowtier.cost.touch import LOOKUPS, Bags, table_basis, touched
+from rowtier.cost.touch import LOOKUPS, BagLengths, table_basis, touched
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.order import RowOrder
@@ -40,7 +40,7 @@ _OWN = slice(0, None, 2)  # where `_busy` has what is a holder's own
 
 
 @dataclass(frozen=True, eq=False)
-class Asked:
+class CostRequest:
     """What a cost was asked for."""
 
     bands: Bands
@@ -62,7 +62,7 @@ class Variances:
     sync: Floats
 
 
-def variances_of(asked: Asked, tier_counts: Floats) -> Variances:
+def variances_of(asked: CostRequest, tier_counts: Floats) -> Variances:
     """Walk over a placement; `tier_counts` is 0 for tiers that a kind does not wait for."""
     walk = _Walk(asked, tier_counts)
     for stats in asked.profile.stats:
@@ -70,11 +70,11 @@ def variances_of(asked: Asked, tier_counts: Floats) -> Variances:
     return walk.variances()
 
 
-def excess_lookups(stats: TableStats) -> list[tuple[Bags, float]]:
+def excess_lookups(stats: TableStats) -> list[tuple[BagLengths, float]]:
     """Per feature its bags, and Var N − N of a sample's lookups: 0 if they come one by one."""
     found = []
     for feature in stats.features:
-        bags = Bags.of(replace(stats, features=(feature,)))
+        bags = BagLengths.of(replace(stats, features=(feature,)))
         mean = float(bags.lengths @ bags.weights)
         found.append((bags, float(bags.lengths**2 @ bags.weights) - mean**2 - mean))
     return found
@@ -155,7 +155,7 @@ class _Flows:
 class _Walk:
     """Variances by holder while tables are added."""
 
-    def __init__(self, asked: Asked, tier_counts: Floats):
+    def __init__(self, asked: CostRequest, tier_counts: Floats):
         self.asked, self.tree = asked, tree_of(asked.cluster)
         tree = self.tree
         tiers = asked.cluster.device.tiers
@@ -214,7 +214,7 @@ class _Walk:
 
     def _add_band(
         self, table: _Table, band: Band, marginal: Floats, reading: Floats
-    ) -> Pooled | None:
+    ) -> SumsBand | None:
         """Add a band, except for partial sums."""
         tree, way, options = self.tree, Way.of(band, self.tree), self.asked.options
         positions = tree.positions(band, way.level)
@@ -248,7 +248,7 @@ class _Walk:
             return None
         columns = band.columns or (0, table.stats.table.embedding_dim)
         masses = lookup[by_kind[0][1].at(LOOKUPS)]
-        return Pooled(columns, way.staged, way.level, positions, masses)
+        return SumsBand(columns, way.staged, way.level, positions, masses)
 
     def _weights(
         self, parts: Parts, kind: int, common: NDArray[np.bool_]
@@ -336,7 +336,9 @@ class _Walk:
         if copy_s:
             self.relayed.add_staged(way.level, members, placed(copy_s**2 * rows))
 
-    def _add_sums(self, stats: TableStats, pooled: list[Pooled], bags: Bags, more: float) -> None:
+    def _add_sums(
+        self, stats: TableStats, pooled: list[SumsBand], bags: BagLengths, more: float
+    ) -> None:
         """Partial sums of one feature: a sample needs one of an owner or not."""
         tree, batch = self.tree, self.asked.profile.batch_size
         work, passes = self.asked.cluster.work, 2 if self.asked.options.training else 1
@@ -358,7 +360,7 @@ class _Walk:
             flows.settle(batch * more)
 
 
-class _Either(Bags):
+class _Either(BagLengths):
     """Variance of whether a sample needs a sum of a holder."""
 
     def sums(self, mass: Floats) -> Floats:
@@ -366,7 +368,7 @@ class _Either(Bags):
         return v * (1 - v)
 
 
-class _Lookup(Bags):
+class _Lookup(BagLengths):
     """Sums that one lookup more makes needed."""
 
     def sums(self, mass: Floats) -> Floats:

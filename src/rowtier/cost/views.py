@@ -31,7 +31,7 @@ Measure = Callable[[Bands, Profile, Cluster, RowOrder | None, CostOptions], floa
 
 
 @dataclass(frozen=True)
-class View:
+class Objective:
     """One objective: less is better."""
 
     name: str
@@ -108,13 +108,13 @@ def _read_only(
     return step_cost(bands, profile, cluster, order, options.reading).step_s
 
 
-VIEWS: Mapping[str, View] = {
+VIEWS: Mapping[str, Objective] = {
     view.name: view
     for view in (
-        View("recshard", "s", "memory time per access of the slowest holder", _recshard),
-        View("flexshard", "s", "time of all links", _flexshard),
-        View("sca", "bytes", "expected bytes through all links", _sca),
-        View("step", "s", "time of a step", _step),
-        View("read-only", "s", "time of a step that only reads", _read_only),
+        Objective("recshard", "s", "memory time per access of the slowest holder", _recshard),
+        Objective("flexshard", "s", "time of all links", _flexshard),
+        Objective("sca", "bytes", "expected bytes through all links", _sca),
+        Objective("step", "s", "time of a step", _step),
+        Objective("read-only", "s", "time of a step that only reads", _read_only),
     )
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rowtier.profile.ids import Where, checked_rows
-from rowtier.profile.readers import Chunk, Part, Source
+from rowtier.profile.readers import Chunk, DataPart, Source
 from rowtier.profile.readers.base import Ints
 from rowtier.profile.vocabulary import Vocabulary
 from rowtier.tables import Table
@@ -22,7 +22,7 @@ _NO_LENGTHS = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
-class Piece:
+class StepSamples:
     """Samples `start` to `stop` of a chunk are the step's samples from `first` on."""
 
     step: int
@@ -32,13 +32,13 @@ class Piece:
 
 
 @dataclass(frozen=True, eq=False)
-class Window:
+class StepWindow:
     """A chunk and the pieces of steps in it."""
 
     chunk: Chunk
     path: str
     first_sample: int  # in all data
-    pieces: tuple[Piece, ...]
+    pieces: tuple[StepSamples, ...]
     done: float  # share of the data
 
 
@@ -51,14 +51,14 @@ class Wanted:
     seed: int = 0
 
 
-def windows(source: Source, features: Sequence[str], wanted: Wanted) -> Iterator[Window]:
+def windows(source: Source, features: Sequence[str], wanted: Wanted) -> Iterator[StepWindow]:
     """The chunks of the data with the steps that are wanted."""
     chosen, last = _choose(source, wanted)
     at = 0
     for chunk, path, done in chunks_of(source, features):
         pieces = _pieces(at, chunk.samples, wanted.step_samples, chosen)
         if pieces:
-            yield Window(chunk, path, chunk.first_sample, pieces, done)
+            yield StepWindow(chunk, path, chunk.first_sample, pieces, done)
         at += chunk.samples
         if last is not None and at >= (last + 1) * wanted.step_samples:
             return
@@ -96,7 +96,7 @@ def chunks_of(
         read += weight
 
 
-def _holds(part: Part, numbers: Ints) -> bool:
+def _holds(part: DataPart, numbers: Ints) -> bool:
     """Whether some of the samples may lie in a part."""
     if part.samples is None:
         return True
@@ -104,20 +104,22 @@ def _holds(part: Part, numbers: Ints) -> bool:
     return bool(edges[1] > edges[0])
 
 
-def _pieces(at: int, samples: int, step_samples: int, chosen: Container[int]) -> tuple[Piece, ...]:
+def _pieces(
+    at: int, samples: int, step_samples: int, chosen: Container[int]
+) -> tuple[StepSamples, ...]:
     """Cut samples `at` to `at + samples` at the steps' edges."""
     pieces, start = [], 0
     while start < samples:
         step, first = divmod(at + start, step_samples)
         stop = min(samples, start + step_samples - first)
         if step in chosen:
-            pieces.append(Piece(step, start, stop, first))
+            pieces.append(StepSamples(step, start, stop, first))
         start = stop
     return tuple(pieces)
 
 
 @dataclass(frozen=True, eq=False)
-class Bags:
+class RowBags:
     """A chunk's lookups of one feature as rows; every sample has `lengths` of them, or one."""
 
     rows: Ints
@@ -134,13 +136,13 @@ class Bags:
 
 
 def bags_of(
-    table: Table, feature: str, window: Window, vocabulary: Vocabulary | None = None
-) -> Bags:
+    table: Table, feature: str, window: StepWindow, vocabulary: Vocabulary | None = None
+) -> RowBags:
     """The rows that a feature's ids stand for."""
     ids = window.chunk.features[feature]
     where = Where(feature, window.path, window.first_sample, ids.lengths)
     found = checked_rows(table, ids.values, vocabulary, where)
     lengths = found.lengths(ids.lengths)
     if lengths is None:
-        return Bags(found.rows, _NO_LENGTHS, False, _NO_LENGTHS)
-    return Bags(found.rows, lengths, True, np.concatenate(([0], np.cumsum(lengths))))
+        return RowBags(found.rows, _NO_LENGTHS, False, _NO_LENGTHS)
+    return RowBags(found.rows, lengths, True, np.concatenate(([0], np.cumsum(lengths))))

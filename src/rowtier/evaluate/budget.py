@@ -30,7 +30,7 @@ from rowtier.cost.views import assumptions, objective
 from rowtier.errors import InfeasibleError, UserError
 from rowtier.evaluate.diff import Diff, diff
 from rowtier.evaluate.drift import kept_plan
-from rowtier.evaluate.path import Ladder, paths
+from rowtier.evaluate.path import OfferLadder, paths
 from rowtier.evaluate.rearrange import Dealer, Swaps
 from rowtier.evaluate.relabel import relabelled
 from rowtier.plan.carried import statistics_of
@@ -168,7 +168,7 @@ class _Between:
     def path(self) -> MovePath:
         """All plans that were looked at and that fit, without those that others outdo."""
         levels = self._levels
-        ladder = Ladder(
+        ladder = OfferLadder(
             [level.cost for level in levels],
             np.array([level.bytes_by_table for level in levels]).T,
             self.fresh.cluster,
@@ -188,7 +188,7 @@ class _Between:
         stages.sort(key=lambda stage: (stage.moved_bytes, stage.objective))
         return MovePath(self.old, self.fresh, tuple(_undominated(stages)))
 
-    def _mixes(self, ladder: Ladder) -> list[tuple[int, ...]]:
+    def _mixes(self, ladder: OfferLadder) -> list[tuple[int, ...]]:
         """Which offer each table takes, for every plan to be priced."""
         found = dict.fromkeys(paths(ladder))
         each = int(_ALL_MIXES ** (1 / ladder.tables) * (1 + 1e-9))  # offers of a table

@@ -26,14 +26,14 @@ _AT_ONCE = 2**23  # rows
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class PlanSide:
     """The bands of a table in one plan that keep some columns, with how many members each has."""
 
     bands: tuple[Band, ...]
     members: tuple[int, ...]
 
     @classmethod
-    def of(cls, plan: Plan, table: str, columns: tuple[int, int]) -> Side:
+    def of(cls, plan: Plan, table: str, columns: tuple[int, int]) -> PlanSide:
         """The bands that keep these columns, from the hottest rows to the coldest."""
         tree, width = tree_of(plan.cluster), plan.profile[table].table.embedding_dim
         bands = [b for b in plan.bands[table] if _has(b.columns or (0, width), columns)]
@@ -93,7 +93,7 @@ def column_cuts(old: Plan, new: Plan, table: str) -> Iterator[tuple[int, int]]:
     yield from pairwise(sorted({edge for span in spans for edge in span}))
 
 
-def classes_by_rank(old: Side, new: Side) -> Iterator[Classes]:
+def classes_by_rank(old: PlanSide, new: PlanSide) -> Iterator[Classes]:
     """Count ranks; blocks are taken to be of ranks, as no row ids are known."""
     for i, before in enumerate(old.bands):
         for j, after in enumerate(new.bands):
@@ -163,7 +163,9 @@ def _pairs(old: Codes, new: Codes, old_many: int, new_many: int) -> tuple[Ints, 
     return found, counts[found]
 
 
-def classes_by_row(old: Side, new: Side, old_rows: Ints, new_rows: Ints) -> Iterator[Classes]:
+def classes_by_row(
+    old: PlanSide, new: PlanSide, old_rows: Ints, new_rows: Ints
+) -> Iterator[Classes]:
     """Follow every row by its id."""
     old_first, new_first = old.first_codes, new.first_codes
     many = int(new_first[-1])

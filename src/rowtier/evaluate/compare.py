@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from rowtier.cost.lookups import served_lookups
 from rowtier.cost.memory import used_bytes
 from rowtier.cost.options import CostOptions
-from rowtier.cost.spread import Spread
+from rowtier.cost.spread import StepSpread
 from rowtier.cost.step import step_cost
 from rowtier.errors import InfeasibleError, MismatchError, UserError
 from rowtier.evaluate.baselines import plan_baseline
@@ -33,7 +33,7 @@ _SAME = 1.005  # times as long: not worth a word
 
 
 @dataclass(frozen=True, eq=False)
-class Load:
+class PlanLoad:
     """What one plan asks of every holder: rows are holders, columns are tiers."""
 
     name: str
@@ -45,7 +45,7 @@ class Load:
     work_s: float
     links_s: float
     parts: Parts  # of the predicted step; they add up to it
-    spread: Spread  # of the predicted steps
+    spread: StepSpread  # of the predicted steps
     replayed: Replay | None = None
 
     @classmethod
@@ -55,7 +55,7 @@ class Load:
         plan: Plan,
         replayed: Replay | None = None,
         options: CostOptions | None = None,
-    ) -> Load:
+    ) -> PlanLoad:
         """Measure a plan by the cost model, under its own assumptions if none are given."""
         options = plan.assumed if options is None else options
         used = used_bytes(plan.bands, plan.profile, plan.cluster)
@@ -173,18 +173,18 @@ class Load:
 class Comparison:
     """Loads of several plans for the same tables on the same cluster."""
 
-    loads: tuple[Load, ...]
+    loads: tuple[PlanLoad, ...]
     left_out: Mapping[str, str] = field(default_factory=dict)  # baselines that do not fit: why
     notes: tuple[str, ...] = ()  # what to know when reading it
     read_only: bool = False  # nothing is trained
 
     @property
-    def ranked(self) -> list[Load]:
+    def ranked(self) -> list[PlanLoad]:
         """The loads, the fastest first."""
         return sorted(self.loads, key=lambda load: load.judged_s)
 
     @property
-    def best(self) -> Load:
+    def best(self) -> PlanLoad:
         """The plan with the shortest step."""
         return self.ranked[0]
 
@@ -203,11 +203,11 @@ class Comparison:
             said += f" and {_times(last, best)} {last.name}"
         return said
 
-    def difference(self, load: Load) -> dict[str, float]:
+    def difference(self, load: PlanLoad) -> dict[str, float]:
         """Seconds that a plan takes more than the best, by part; they add up exactly."""
         return difference(self.best.judged_parts, load.judged_parts)
 
-    def why(self, load: Load) -> str:
+    def why(self, load: PlanLoad) -> str:
         """Where the difference to the best plan comes from, in words."""
         more_s = load.judged_s - self.best.judged_s
         return f"{load.name} {more_ms(more_s)}: {reasons(self.difference(load))}"
@@ -243,12 +243,12 @@ class Comparison:
         return f"<Comparison: {self.verdict}; {'; '.join(self.explanation) or 'one plan'}>"
 
 
-def _times(slower: Load, faster: Load) -> str:
+def _times(slower: PlanLoad, faster: PlanLoad) -> str:
     ratio = slower.judged_s / faster.judged_s
     return "as fast as" if ratio < _SAME else f"{ratio:.2f}× faster than"
 
 
-def _items(load: Load) -> Iterable[tuple[tuple[str, str], tuple[float, float | None]]]:
+def _items(load: PlanLoad) -> Iterable[tuple[tuple[str, str], tuple[float, float | None]]]:
     return load.figures().items()
 
 
@@ -344,13 +344,13 @@ def _load(
     data: StrPath | Iterable[Any] | None,
     options: CostOptions,
     replaying: Mapping[str, Any],
-) -> Load:
+) -> PlanLoad:
     if data is None:
-        return Load.of(name, plan, options=options)
+        return PlanLoad.of(name, plan, options=options)
     from rowtier.evaluate.replay import replay  # what it compiles takes time to import
 
     found = replay(plan, data, options=options, **replaying)
-    return Load.of(name, found.prediction.plan, found, options)
+    return PlanLoad.of(name, found.prediction.plan, found, options)
 
 
 def _check_alike(first_name: str, first: Plan, name: str, plan: Plan) -> None:

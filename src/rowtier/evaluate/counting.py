@@ -13,7 +13,7 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
 from rowtier.cost.time import Phases, step_time
 from rowtier.cost.tree import Tree, tree_of
-from rowtier.evaluate.batches import Bags, Piece, Window, bags_of
+from rowtier.evaluate.batches import RowBags, StepSamples, StepWindow, bags_of
 from rowtier.evaluate.figures import StepFacts
 from rowtier.evaluate.growth import StepGrowth
 from rowtier.evaluate.homes import Homes, homes_of
@@ -22,7 +22,7 @@ from rowtier.evaluate.replay_kernels import (
     IDS,
     SYNC,
     SYNC_IDS,
-    Shape,
+    TreeArrays,
     add_counted,
     add_dense,
     count_lookups,
@@ -35,7 +35,7 @@ from rowtier.tables import OutOfRange, Table
 
 
 @dataclass(eq=False)
-class Amounts:
+class HolderCounts:
     """Lookups and bytes per holder, while they are counted."""
 
     served: Floats  # holders × tiers
@@ -45,13 +45,13 @@ class Amounts:
     work_s: Floats  # of every holder, but for what a step, its rounds, tables and bands take
 
     @classmethod
-    def none(cls, tree: Tree) -> Amounts:
+    def none(cls, tree: Tree) -> HolderCounts:
         """Nothing yet."""
         served, read, written = np.zeros((3, tree.holders, len(tree.columns)))
         flows = np.zeros((4, 2, tree.holders, tree.levels))
         return cls(served, read, written, flows, np.zeros(tree.holders))
 
-    def add(self, other: Amounts) -> None:
+    def add(self, other: HolderCounts) -> None:
         """Add what another part of the step came to."""
         for name, amounts in vars(self).items():
             amounts += getattr(other, name)
@@ -69,7 +69,7 @@ class Amounts:
 class OpenStep:
     """A step that is not complete yet."""
 
-    amounts: Amounts
+    amounts: HolderCounts
     distinct: Ints  # devices × how many levels of groups it was the first lookup of
     extra: NDArray[np.bool_]  # levels that add up partial sums for readers beyond
     tables: Floats
@@ -96,7 +96,7 @@ class Counter:
 
     def __post_init__(self) -> None:
         self.tree = tree_of(self.plan.cluster)
-        self.shape = Shape.of(self.tree)
+        self.shape = TreeArrays.of(self.tree)
         order, work = self.plan.order, self.plan.cluster.work
         assert order is not None
         self._pieces = pieces_run(self.plan, self.tree)
@@ -141,7 +141,7 @@ class Counter:
         """Samples of a step, all devices together."""
         return self.batch_size * self.tree.devices
 
-    def check(self, window: Window) -> None:
+    def check(self, window: StepWindow) -> None:
         """Refuse ids that a table has no row for, where that is a mistake."""
         for homes in self.homes:
             table = homes.table.with_policy(self.on_out_of_range)
@@ -151,7 +151,7 @@ class Counter:
                 if name in window.chunk.features:
                     bags_of(table, name, window, self.plan.vocabularies.get(table.name))
 
-    def add(self, window: Window) -> list[tuple[int, StepFacts]]:
+    def add(self, window: StepWindow) -> list[tuple[int, StepFacts]]:
         """Count a window; the steps that it completed, with their numbers."""
         self._growth.hold(window)
         for index, homes in enumerate(self.homes):
@@ -175,12 +175,12 @@ class Counter:
     def _grow(self, number: int) -> None:
         """Count the lookups of growing tables in a step that is complete."""
         found = self._growth.finish(number)
-        whole = Piece(number, 0, self.step_samples, 0)
+        whole = StepSamples(number, 0, self.step_samples, 0)
         for index, homes in enumerate(self.homes):
             if homes.table.grows:
                 self._count(index, found[homes.table.name], whole)
 
-    def _noting_outside(self, window: Window, table: Table) -> Window:
+    def _noting_outside(self, window: StepWindow, table: Table) -> StepWindow:
         """The window, once the ids are counted that the table has no row for."""
         if table.on_out_of_range == "error" or table.ids != "as_is":
             return window
@@ -197,7 +197,7 @@ class Counter:
             self._numbers.setdefault(number, len(self._numbers))
             columns = 2 + 2 * len(tree.columns) + 4 * tree.levels
             self._open[number] = OpenStep(
-                Amounts.none(tree),
+                HolderCounts.none(tree),
                 np.zeros((tree.devices, tree.levels + 2), dtype=np.int64),
                 np.zeros(tree.levels, dtype=np.bool_),
                 np.zeros((len(self.homes), columns)),
@@ -205,11 +205,11 @@ class Counter:
             )
         return self._open[number]
 
-    def _count(self, index: int, features: list[Bags], piece: Piece) -> None:
+    def _count(self, index: int, features: list[RowBags], piece: StepSamples) -> None:
         """Count a table's lookups in a piece of a step."""
         step, homes, facts = self._step(piece.step), self.homes[index], self._facts[index]
         shape = (len(homes.layers), homes.classes, self.tree.devices, self.tree.levels + 2)
-        counts, amounts = np.zeros(shape, dtype=np.int64), Amounts.none(self.tree)
+        counts, amounts = np.zeros(shape, dtype=np.int64), HolderCounts.none(self.tree)
         distinct = np.zeros_like(step.distinct)
         tree = self.tree
         sums = np.zeros((len(homes.views), 2, tree.holders, tree.levels + 1), dtype=np.int64)
@@ -232,7 +232,13 @@ class Counter:
         self._settle(index, step, counts, distinct, amounts, sums)
 
     def _settle(
-        self, index: int, step: OpenStep, counts: Ints, distinct: Ints, amounts: Amounts, sums: Ints
+        self,
+        index: int,
+        step: OpenStep,
+        counts: Ints,
+        distinct: Ints,
+        amounts: HolderCounts,
+        sums: Ints,
     ) -> None:
         """Turn counts into bytes and add them to the step."""
         homes = self.homes[index]
@@ -253,10 +259,10 @@ class Counter:
         lookups = int(distinct.sum())
         step.tables[index] += amounts.totals(lookups, distinct[:, -1].sum())
 
-    def _first_reader(self, piece: Piece) -> int:
+    def _first_reader(self, piece: StepSamples) -> int:
         return self._numbers[piece.step] * self.tree.devices
 
-    def _turns(self, piece: Piece, features: int) -> list[tuple[int, int, int]]:
+    def _turns(self, piece: StepSamples, features: int) -> list[tuple[int, int, int]]:
         """Start, stop and place in the step of what is counted at once.
 
         Features that read the same table take turns device by device, as a device that has
@@ -271,8 +277,8 @@ class Counter:
             first, start = first + stop - start, stop
         return turns
 
-    def _dense_amounts(self, homes: Homes) -> Amounts:
-        amounts = Amounts.none(self.tree)
+    def _dense_amounts(self, homes: Homes) -> HolderCounts:
+        amounts = HolderCounts.none(self.tree)
         if self.options.training:
             for layer in homes.layers:
                 add_dense(

@@ -35,7 +35,7 @@ _SHIFT = 0.01  # share of the rows beside a cut by which it is moved for a trial
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class HomePart:
     """Ranks with one kind of home; in several pieces where owners share them."""
 
     start: int
@@ -130,7 +130,7 @@ class TableStory:
     """One table: its parts, the cuts between them, and the homes that were not chosen."""
 
     name: str
-    parts: tuple[Part, ...]
+    parts: tuple[HomePart, ...]
     edges: tuple[Edge, ...]
     alternatives: tuple[Alternative, ...]
 
@@ -226,7 +226,7 @@ def _kind(run: Run) -> frozenset[tuple[object, ...]]:
     )
 
 
-def _parts(plan: Plan, stats: TableStats) -> Iterator[Part]:
+def _parts(plan: Plan, stats: TableStats) -> Iterator[HomePart]:
     told: list[list[tuple[int, int, Run]]] = []
     for entry in _runs(plan.bands[stats.table.name]):
         if told and _kind(told[-1][-1][2]) == _kind(entry[2]):
@@ -240,7 +240,7 @@ def _parts(plan: Plan, stats: TableStats) -> Iterator[Part]:
             said = f"{len(group)} pieces on different owners, the first: {said}"
         lookups = float(stats.curve.share(stop) - stats.curve.share(start))
         kept = sum(_kept_bytes(plan, stats, *entry) for entry in group)
-        yield Part(start, stop, said, tuple(run for *_, run in group), lookups, kept)
+        yield HomePart(start, stop, said, tuple(run for *_, run in group), lookups, kept)
 
 
 def _kept_bytes(plan: Plan, stats: TableStats, start: int, stop: int, run: Run) -> int:
@@ -253,7 +253,7 @@ def _kept_bytes(plan: Plan, stats: TableStats, start: int, stop: int, run: Run) 
     )
 
 
-def _edge(trial: _Trial, hot: Part, cold: Part) -> Edge:
+def _edge(trial: _Trial, hot: HomePart, cold: HomePart) -> Edge:
     plan, stats, rank = trial.plan, trial.stats, hot.stop
     basis = _basis_at(plan, stats, np.array([rank - 1, rank]))
     before, after = hot.runs[-1], cold.runs[0]
@@ -293,7 +293,7 @@ def _basis_at(plan: Plan, stats: TableStats, ranks: Ints) -> Floats:
     return basis[:, stats.curve.stops.searchsorted(ranks, side="right")]
 
 
-def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: Part, basis: Floats) -> Floats:
+def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: HomePart, basis: Floats) -> Floats:
     """A row's part of the step if it were kept by a run's bands, devices loaded alike."""
     table, seconds = stats.table, np.zeros(2)
     for band in run:
@@ -306,7 +306,7 @@ def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: Part, basis: Flo
     return seconds
 
 
-def _sums_slope(plan: Plan, stats: TableStats, band: Band, part: Part) -> float:
+def _sums_slope(plan: Plan, stats: TableStats, band: Band, part: HomePart) -> float:
     """Seconds of partial sums for each share of the lookups that comes to a band's owners."""
     level = plan.cluster.level_of(band.scope)
     owners = len(band.member_list(plan.cluster.group_size(level)))
@@ -330,7 +330,7 @@ def _memory(plan: Plan, stats: TableStats, run: Run) -> dict[str, float]:
     return taken
 
 
-def _alternatives(trial: _Trial, parts: Sequence[Part]) -> Iterator[Alternative]:
+def _alternatives(trial: _Trial, parts: Sequence[HomePart]) -> Iterator[Alternative]:
     """Every other home of every part, the others left as they are; the cheapest first."""
     cluster, mine = trial.plan.cluster, trial.plan.bands[trial.stats.table.name]
     for part in parts:
@@ -342,7 +342,7 @@ def _alternatives(trial: _Trial, parts: Sequence[Part]) -> Iterator[Alternative]
         yield from sorted(found, key=lambda other: (other.lacks_bytes > 0, other.step_s))
 
 
-def _other_homes(trial: _Trial, part: Part) -> Iterator[Band]:
+def _other_homes(trial: _Trial, part: HomePart) -> Iterator[Band]:
     cluster, first, idle = trial.plan.cluster, part.runs[0][0], trial.idle
     own = first.members if first.members != "all" and len(first.members) == 1 else (idle,)
     for option in homes_of(cluster, "sums" in trial.stats.table.exchanges):
@@ -357,7 +357,7 @@ def _other_homes(trial: _Trial, part: Part) -> Iterator[Band]:
             yield band
 
 
-def _outside(bands: Sequence[Band], part: Part) -> Iterator[Band]:
+def _outside(bands: Sequence[Band], part: HomePart) -> Iterator[Band]:
     """The bands of a table without some ranks."""
     for band in bands:
         if band.start < part.start:

@@ -15,7 +15,7 @@ from rowtier.cost.time import busiest_link_bytes, link_time_s, memory_time_s
 from rowtier.cost.tree import tree_of
 from rowtier.errors import MismatchError
 from rowtier.evaluate.figures import frame_of
-from rowtier.evaluate.moves import Moved, World
+from rowtier.evaluate.moves import Moved, MoveHolders
 from rowtier.evaluate.portions import EXTRA_BYTES
 from rowtier.plan.carried import differences, some_of, tables_of
 from rowtier.plan.plan import Plan
@@ -155,7 +155,7 @@ def diff(old: Plan, new: Plan, *, extra_bytes: int = EXTRA_BYTES) -> Diff:
     """
     old, new = _both_served(old, new)
     check_same_tables(old, new)
-    world = World.of(old.cluster, new.cluster)
+    world = MoveHolders.of(old.cluster, new.cluster)
     by_rank = old.order is None or new.order is None
     moved = Moved(world, len(new.profile.stats), extra_bytes)
     for index, stats in enumerate(new.profile.stats):
@@ -253,7 +253,7 @@ def _levels(moved: Moved) -> Iterator[LevelDiff]:
         )
 
 
-def _notes(old: Plan, new: Plan, world: World, by_rank: bool, outside: bool) -> Iterator[str]:
+def _notes(old: Plan, new: Plan, world: MoveHolders, by_rank: bool, outside: bool) -> Iterator[str]:
     if by_rank:
         yield (
             "rows are compared by rank, as a plan made from a curve does not know its rows: if "

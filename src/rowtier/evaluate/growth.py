@@ -7,7 +7,7 @@ from collections import defaultdict
 import numpy as np
 import pyarrow as pa
 
-from rowtier.evaluate.batches import Bags, Piece, Window
+from rowtier.evaluate.batches import RowBags, StepSamples, StepWindow
 from rowtier.plan.plan import Plan
 from rowtier.profile.growing import GrowingTable, GrowingVocabulary, IdFeature
 from rowtier.profile.ids import IdValues
@@ -26,17 +26,17 @@ class StepGrowth:
             for table, _ in plan
             if table.grows
         }
-        self._held: dict[int, list[tuple[Piece, dict[str, Ids]]]] = defaultdict(list)
+        self._held: dict[int, list[tuple[StepSamples, dict[str, Ids]]]] = defaultdict(list)
         self._clock = 0
 
-    def hold(self, window: Window) -> None:
+    def hold(self, window: StepWindow) -> None:
         """Keep the ids of a window's samples until their steps are complete."""
         names = [name for one in self._tables.values() for name in one.vocabulary.table.features]
         for piece in window.pieces if names else ():
             ids = {n: window.chunk.features[n].cut(piece.start, piece.stop) for n in names}
             self._held[piece.step].append((piece, ids))
 
-    def finish(self, step: int) -> dict[str, list[Bags]]:
+    def finish(self, step: int) -> dict[str, list[RowBags]]:
         """By table the rows of a whole step, which is one global batch; per feature."""
         held = sorted(self._held.pop(step, []), key=lambda entry: entry[0].first)
         self._clock += 1
@@ -45,12 +45,12 @@ class StepGrowth:
             for name, one in self._tables.items()
         }
 
-    def _resolved(self, growing: GrowingTable, held: list[dict[str, Ids]]) -> list[Bags]:
+    def _resolved(self, growing: GrowingTable, held: list[dict[str, Ids]]) -> list[RowBags]:
         table: Table = growing.vocabulary.table
         features = [_joined(name, [ids[name] for ids in held]) for name in table.features]
         rows = growing.resolve(features, self._clock, self._clock)
         return [
-            Bags(found, np.diff(feature.edges), True, feature.edges)
+            RowBags(found, np.diff(feature.edges), True, feature.edges)
             for found, feature in zip(rows, features, strict=True)
         ]
 

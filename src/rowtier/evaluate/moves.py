@@ -16,7 +16,7 @@ from rowtier.cluster import Cluster
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.evaluate.classes import (
     Classes,
-    Side,
+    PlanSide,
     classes_by_rank,
     classes_by_row,
     column_cuts,
@@ -31,7 +31,7 @@ _NOWHERE = 2**30  # farther than anything
 
 
 @dataclass(frozen=True, eq=False)
-class World:
+class MoveHolders:
     """The holders among which rows move, and who of them both plans' holders are."""
 
     tree: Tree
@@ -40,7 +40,7 @@ class World:
     anchor: Ints  # the first device of the group that a holder hangs at
 
     @classmethod
-    def of(cls, old: Cluster, new: Cluster) -> World:
+    def of(cls, old: Cluster, new: Cluster) -> MoveHolders:
         """The larger of two clusters if it has the holders of both, else the new one."""
         before, after = _holder_names(old), _holder_names(new)
         shrinks = len(before) > len(after) and set(after) <= set(before)
@@ -95,7 +95,7 @@ def _anchors(tree: Tree) -> Ints:
 class Moved:
     """What moves, added up: numbers (row × column) and bytes per table (row) and holder."""
 
-    def __init__(self, world: World, tables: int, extra_bytes: int = EXTRA_BYTES):
+    def __init__(self, world: MoveHolders, tables: int, extra_bytes: int = EXTRA_BYTES):
         holders, levels = world.tree.holders, world.tree.levels
         shape, links = (tables, holders), (holders, levels)
         self.world, self._extra_bytes = world, extra_bytes
@@ -114,7 +114,7 @@ class Moved:
         ordered_alike = rows is None or rows[0] is rows[1]
         self.stays[table] = ordered_alike and old.bands[facts.name] == new.bands[facts.name]
         for columns in column_cuts(old, new, facts.name):
-            before, after = (Side.of(plan, facts.name, columns) for plan in (old, new))
+            before, after = (PlanSide.of(plan, facts.name, columns) for plan in (old, new))
             if rows is None:
                 found = classes_by_rank(before, after)
             else:
@@ -133,8 +133,8 @@ class Moved:
         table: int,
         facts: Table,
         columns: tuple[int, int],
-        old: tuple[Plan, Side],
-        new: tuple[Plan, Side],
+        old: tuple[Plan, PlanSide],
+        new: tuple[Plan, PlanSide],
         classes: Classes,
     ) -> None:
         before, after = old[1].bands[classes.old_band], new[1].bands[classes.new_band]

@@ -23,7 +23,7 @@ Climb = tuple[float, int, int]  # seconds saved for each byte, table, offer
 
 
 @dataclass(frozen=True, eq=False)
-class Ladder:
+class OfferLadder:
     """Offers of every table: what a step costs if all take the same, and what each moves.
 
     The first is to stay, the last ones change the bands and so what memories hold.
@@ -148,7 +148,7 @@ def _per(seconds: Floats, amounts: Floats) -> Floats:
     return np.asarray(seconds / np.maximum(amounts, 1e-300) * (amounts > 0))
 
 
-def paths(ladder: Ladder) -> Iterator[Mix]:
+def paths(ladder: OfferLadder) -> Iterator[Mix]:
     """Mixes of offers from staying to moving all, by the prices at both ends; some of each path."""
     many = max(8, min(_PRICED, _TABLES // ladder.tables))
     for at in (0, ladder.new):
@@ -159,7 +159,7 @@ def paths(ladder: Ladder) -> Iterator[Mix]:
     yield from ((offer,) * ladder.tables for offer in range(ladder.offers))
 
 
-def _thinned(ladder: Ladder, mixes: list[Mix], many: int) -> list[Mix]:
+def _thinned(ladder: OfferLadder, mixes: list[Mix], many: int) -> list[Mix]:
     """Some mixes of a path, evenly by what they move."""
     if len(mixes) <= many:
         return mixes
@@ -169,7 +169,7 @@ def _thinned(ladder: Ladder, mixes: list[Mix], many: int) -> list[Mix]:
     return [mixes[int(np.abs(moved - amount).argmin())] for amount in dict.fromkeys(wanted)]
 
 
-def _climbs(ladder: Ladder, seconds: Floats) -> list[Climb]:
+def _climbs(ladder: OfferLadder, seconds: Floats) -> list[Climb]:
     """Each table's steps from offer to offer, those that save most for each byte first."""
     found: list[Climb] = []
     for table in range(ladder.tables):
@@ -185,7 +185,7 @@ def _climbs(ladder: Ladder, seconds: Floats) -> list[Climb]:
     return sorted(found, key=lambda climb: (-climb[0], climb[1], climb[2]))
 
 
-def _up(ladder: Ladder, climbs: list[Climb]) -> Iterator[Mix]:
+def _up(ladder: OfferLadder, climbs: list[Climb]) -> Iterator[Mix]:
     """Climb as long as all fits; what does not fit is tried again with others that make room."""
     mix = [0] * ladder.tables
     held, blocked = ladder.held(tuple(mix)), list[Climb]()
@@ -204,7 +204,7 @@ def _up(ladder: Ladder, climbs: list[Climb]) -> Iterator[Mix]:
             yield tuple(mix)
 
 
-def _with_room(ladder: Ladder, mix: list[int], table: int, offer: int) -> list[int] | None:
+def _with_room(ladder: OfferLadder, mix: list[int], table: int, offer: int) -> list[int] | None:
     """The mix with one more climb, and with new bands of other tables that make room for it."""
     found = [*mix]
     found[table] = offer
@@ -227,7 +227,7 @@ def _with_room(ladder: Ladder, mix: list[int], table: int, offer: int) -> list[i
     return found if ladder.fits(held) else None
 
 
-def _down(ladder: Ladder, seconds: Floats) -> Iterator[Mix]:
+def _down(ladder: OfferLadder, seconds: Floats) -> Iterator[Mix]:
     """From the new plan back: tables that save least for each byte stay where they are first."""
     last = ladder.new
     mix = [last] * ladder.tables

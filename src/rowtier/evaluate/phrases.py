@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rowtier.cost.options import CostOptions
-from rowtier.cost.spread import Spread
+from rowtier.cost.spread import StepSpread
 from rowtier.cost.step import StepCost
 from rowtier.cost.views import VIEWS
 from rowtier.plan.plan import Certificate, Plan, Price
@@ -72,7 +72,7 @@ def work(cost: StepCost) -> str:
     return f"work of {holder}: {said}" if said else ""
 
 
-def spread(found: Spread) -> str:
+def spread(found: StepSpread) -> str:
     """What steps take, whose loads are not the mean ones."""
     return (
         f"from step to step: {ms(found.expected_s)} on average, {ms(found.p50_s)} p50, "

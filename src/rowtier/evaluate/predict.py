@@ -14,7 +14,7 @@ from rowtier.band import Band
 from rowtier.cost.lookups import served_by_band
 from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.cost.touch import Bags, table_basis, touched
+from rowtier.cost.touch import BagLengths, table_basis, touched
 from rowtier.cost.tree import tree_of
 from rowtier.evaluate.figures import (
     FLOWS,
@@ -188,7 +188,7 @@ def _home_samples(plan: Plan, served: list[Served]) -> float:
     for stats, away in _away(plan, served):
         for feature in stats.features:
             alone = replace(stats, features=(feature,))
-            stay *= 1 - Bags.of(alone).sums(away)
+            stay *= 1 - BagLengths.of(alone).sums(away)
     expected = float(plan.profile.batch_size * stay.sum())
     return expected if expected > _NEVER else 0.0
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from rowtier.band import Band
 from rowtier.cost.tree import Tree, tree_of
-from rowtier.evaluate.classes import Side
+from rowtier.evaluate.classes import PlanSide
 from rowtier.plan.carried import heat_ranks, runs_of, settled
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Ints
@@ -109,7 +109,7 @@ class Dealer:
         """A holder that keeps the first columns of each row, by row id; the first of its copies."""
         facts = self.plan.profile[self.table].table
         first = (0, min(b.columns[1] if b.columns else facts.embedding_dim for b in self._bands))
-        side = Side.of(self.plan, self.table, first)
+        side = PlanSide.of(self.plan, self.table, first)
         tree = tree_of(self.plan.cluster)
         holders = np.concatenate([tree.holders_of(band)[0] for band in side.bands])
         return np.asarray(holders[side.codes(self.plan.rows_in_order(self.table))])

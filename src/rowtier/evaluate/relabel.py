@@ -16,7 +16,7 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.cost.memory import row_bytes
 from rowtier.cost.tree import tree_of
-from rowtier.evaluate.classes import Side, classes_by_row, column_cuts
+from rowtier.evaluate.classes import PlanSide, classes_by_row, column_cuts
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Ints
 
@@ -48,7 +48,7 @@ def _overlap(old: Plan, new: Plan) -> list[Ints]:
             continue
         rows = old.rows_in_order(table.name), new.rows_in_order(table.name)
         for columns in column_cuts(old, new, table.name):
-            before, after = (Side.of(plan, table.name, columns) for plan in (old, new))
+            before, after = (PlanSide.of(plan, table.name, columns) for plan in (old, new))
             for classes in classes_by_row(before, after, *rows):
                 was, now = before.bands[classes.old_band], after.bands[classes.new_band]
                 if now.members == "all":

@@ -30,7 +30,7 @@ SENT, RECEIVED = range(2)
 _MASK = SEEN - 1
 
 
-class Shape(NamedTuple):
+class TreeArrays(NamedTuple):
     """A cluster's tree in plain arrays."""
 
     sizes: Ints  # n_0 … n_K
@@ -41,7 +41,7 @@ class Shape(NamedTuple):
     positions: Ints  # in a group of each level
 
     @classmethod
-    def of(cls, tree: Tree) -> Shape:
+    def of(cls, tree: Tree) -> TreeArrays:
         """The arrays of a tree."""
         anchor = np.arange(tree.holders, dtype=np.int64)
         for rack in tree.racks:

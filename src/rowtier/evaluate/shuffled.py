@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from rowtier.errors import UserError
-from rowtier.evaluate.batches import Piece, Wanted, Window, chunks_of
+from rowtier.evaluate.batches import StepSamples, StepWindow, Wanted, chunks_of
 from rowtier.profile.order import NarrowInts, narrow
 from rowtier.profile.readers import Chunk, Ids, Source
 from rowtier.profile.readers.base import Ints
@@ -36,7 +36,7 @@ def _nothing(_: Any) -> None:
 class Listener:
     """Who is told what happens while samples are collected."""
 
-    check: Callable[[Window], None] = _nothing  # ids of one feature, before any are picked
+    check: Callable[[StepWindow], None] = _nothing  # ids of one feature, before any are picked
     warn: Callable[[str], None] = _nothing
     progress: Callable[[float], None] = _nothing
 
@@ -46,7 +46,7 @@ _NOBODY = Listener()
 
 def shuffled_windows(
     source: Source, features: Sequence[str], wanted: Wanted, listener: Listener = _NOBODY
-) -> Iterator[Window]:
+) -> Iterator[StepWindow]:
     """The steps that are wanted, each as a window of its own."""
     samples = source.samples
     if samples is None and source.kind != "batches":
@@ -59,7 +59,7 @@ def shuffled_windows(
 
 
 @dataclass(eq=False)
-class _Kept:
+class _PickedIds:
     """The ids of the samples that were picked, in the order of the data, piece by piece."""
 
     features: tuple[str, ...]
@@ -92,7 +92,7 @@ class _Kept:
             pieces[:] = [filtered(ids, keep) for ids, keep in zip(pieces, keeps, strict=True)]
         self.ids_bytes = sum(_bytes(ids) for pieces in self.pieces.values() for ids in pieces)
 
-    def windows(self, step_samples: int) -> Iterator[Window]:
+    def windows(self, step_samples: int) -> Iterator[StepWindow]:
         """One window for each step."""
         if not self.steps:
             return
@@ -109,9 +109,9 @@ class _Kept:
             }
             numbers = self.order[first:stop]
             chunk = Chunk(step_samples, ids, int(numbers.min()), numbers=numbers)
-            pieces = (Piece(step, 0, step_samples, 0),)
+            pieces = (StepSamples(step, 0, step_samples, 0),)
             done = 0.5 + 0.5 * (step + 1) / self.steps
-            yield Window(chunk, "the data", chunk.first_sample, pieces, done)
+            yield StepWindow(chunk, "the data", chunk.first_sample, pieces, done)
 
 
 Check = Callable[[str, Ids], None]
@@ -119,11 +119,11 @@ Check = Callable[[str, Ids], None]
 
 def _draw(
     source: Source, samples: int, features: Sequence[str], wanted: Wanted, listener: Listener
-) -> _Kept:
+) -> _PickedIds:
     """Draw samples from data whose length is known, and collect them."""
     size = wanted.step_samples
     asked = samples // size if wanted.steps is None else min(wanted.steps, samples // size)
-    kept = _Kept(tuple(features), min(asked, _most_steps(samples, size)))
+    kept = _PickedIds(tuple(features), min(asked, _most_steps(samples, size)))
     if not kept.steps:
         return kept
     random = np.random.default_rng(wanted.seed)
@@ -161,11 +161,13 @@ def _most_steps(samples: int, step_samples: int) -> int:
     return max(1, most // step_samples)
 
 
-def _take_all(source: Source, features: Sequence[str], wanted: Wanted, listener: Listener) -> _Kept:
+def _take_all(
+    source: Source, features: Sequence[str], wanted: Wanted, listener: Listener
+) -> _PickedIds:
     """Collect what an iterable gives, or as much as the steps need, and shuffle that."""
     size = wanted.step_samples
     most = None if wanted.steps is None else wanted.steps * size
-    kept = _Kept(tuple(features), 0)
+    kept = _PickedIds(tuple(features), 0)
     total = 0
     for whole, path, done in chunks_of(source, features):
         chunk = whole if most is None else whole.cut(0, min(whole.samples, most - total))
@@ -188,7 +190,7 @@ def _take_all(source: Source, features: Sequence[str], wanted: Wanted, listener:
     return kept
 
 
-def _put(kept: _Kept, drawn: Ints, total: int) -> None:
+def _put(kept: _PickedIds, drawn: Ints, total: int) -> None:
     """Give samples that are all collected their places; those that were not drawn have none."""
     if not kept.steps:
         return
@@ -202,7 +204,7 @@ def _put(kept: _Kept, drawn: Ints, total: int) -> None:
 def _checked(chunk: Chunk, path: str, done: float, listener: Listener) -> Check:
     def check(name: str, ids: Ids) -> None:
         alone = Chunk(chunk.samples, {name: ids}, chunk.first_sample, numbers=chunk.numbers)
-        listener.check(Window(alone, path, chunk.first_sample, (), done))
+        listener.check(StepWindow(alone, path, chunk.first_sample, (), done))
 
     return check
 

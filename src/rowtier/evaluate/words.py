@@ -11,7 +11,7 @@ from rowtier.units import show_count
 
 
 @dataclass(frozen=True)
-class Cut:
+class HomeRange:
     """A run of ranks with one kind of home: bands that differ only by columns are one cut."""
 
     start: int
@@ -27,13 +27,13 @@ class Cut:
         return self.stop - self.start
 
 
-def cuts(bands: Sequence[Band], cluster: Cluster) -> list[Cut]:
+def cuts(bands: Sequence[Band], cluster: Cluster) -> list[HomeRange]:
     """The bands of a table from the hottest to the coldest."""
     runs: dict[tuple[int, int], list[Band]] = {}
     for band in sorted(bands, key=lambda band: (band.start, band.stop)):
         runs.setdefault((band.start, band.stop), []).append(band)
     return [
-        Cut(
+        HomeRange(
             start, stop, _tiers(run), home(run, cluster), brief(run, cluster), _owners(run, cluster)
         )
         for (start, stop), run in runs.items()
@@ -55,9 +55,9 @@ def brief(run: Sequence[Band], cluster: Cluster) -> str:
     return f"{said} in {_tiers(run)}"
 
 
-def placement(found: Sequence[Cut], table_rows: int) -> str:
+def placement(found: Sequence[HomeRange], table_rows: int) -> str:
     """All cuts of a table in one line; neighbours that read alike are told together."""
-    told: list[list[Cut]] = []
+    told: list[list[HomeRange]] = []
     for cut in found:
         if told and _alike(told[-1][-1], cut):
             told[-1].append(cut)
@@ -73,13 +73,13 @@ def placement(found: Sequence[Cut], table_rows: int) -> str:
     return "; ".join(said)
 
 
-def _alike(one: Cut, other: Cut) -> bool:
+def _alike(one: HomeRange, other: HomeRange) -> bool:
     if one.brief == other.brief:
         return True
     return one.owners > 0 < other.owners and one.tier == other.tier
 
 
-def _together(group: Sequence[Cut]) -> str:
+def _together(group: Sequence[HomeRange]) -> str:
     if len({cut.brief for cut in group}) == 1:
         return group[0].brief
     return f"in pieces on single devices in {group[0].tier}"

@@ -27,7 +27,7 @@ _RUN = "from rowtier.jit.helper import main; main()"
 @functools.cache
 def listed() -> dict[str, Any]:
     """The list: `kernels`, each with its types of arguments, and `cpu_s`, what all of them take."""
-    text = (resources.files("rowtier.jit") / "ahead.json").read_text("utf-8")
+    text = (resources.files(__package__) / "ahead.json").read_text("utf-8")
     found: dict[str, Any] = json.loads(text)
     return found
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 from pydantic import ValidationError
@@ -20,12 +21,14 @@ from rowtier.cluster import Cluster
 from rowtier.cost.views import VIEWS
 from rowtier.errors import InvalidError, Mistake
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Plan
 from rowtier.plan.serving import STATELESS
 from rowtier.profile.curve import Ints
 from rowtier.sayings import mistake_from
 from rowtier.tables import Table
 from rowtier.units import show_bytes
+
+if TYPE_CHECKING:
+    from rowtier.plan.plan import Plan
 
 
 def refuse_mistakes(plan: Plan, source: object) -> None:

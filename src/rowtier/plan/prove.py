@@ -26,7 +26,7 @@ from rowtier.cost.amounts import whole_bytes
 from rowtier.cost.memory import output_bytes
 from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte
-from rowtier.cost.touch import LOOKUPS, Bags, table_basis
+from rowtier.cost.touch import LOOKUPS, BagLengths, table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.errors import Mistake
 from rowtier.plan.plan import Plan, Proof
@@ -332,7 +332,7 @@ class _Check:
         rises = np.zeros((len(self._box_list), len(self._owners)))
         for dim, (who, distances) in enumerate(self.senders):
             masses, box = np.array(self.proof.masses[dim]), self._box_list[:, dim]
-            needed = Bags.of(stats).sums(masses) * batch
+            needed = BagLengths.of(stats).sums(masses) * batch
             slope = np.diff(needed) / np.diff(masses)
             seconds = unit[np.ix_(who, distances)]
             cheapest = seconds.min(axis=0)

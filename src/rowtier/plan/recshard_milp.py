@@ -24,8 +24,8 @@ from rowtier.errors import UserError
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan
 from rowtier.plan.recshard.bound import Bound, apart_bound, whole_bound
-from rowtier.plan.recshard.layout import Layout
-from rowtier.plan.recshard.make import Problem
+from rowtier.plan.recshard.layout import PieceLayout
+from rowtier.plan.recshard.make import RecShardProblem
 from rowtier.plan.recshard.pieces import whole_pieces
 from rowtier.plan.recshard.whole import first_prices
 from rowtier.profile.curve import Floats, Ints
@@ -60,7 +60,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
             f"recshard-milp divides tables between two memory tiers and a device of "
             f"{cluster.name!r} has {names}: use recshard"
         )
-    problem = Problem.of(profile, cluster, options.model_copy(update={"split": False}))
+    problem = RecShardProblem.of(profile, cluster, options.model_copy(update={"split": False}))
     bound = whole_bound(problem.heat, problem.machine)
     choices = _choices(problem)
     # Devices are alike and tables stay whole: more devices than tables are of no use.
@@ -73,7 +73,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     return dataclasses.replace(made, origin={"highs": found.facts})
 
 
-def _choices(problem: Problem) -> _Choices:
+def _choices(problem: RecShardProblem) -> _Choices:
     heat, machine = problem.heat, problem.machine
     ranks = [_step_rows(part.stats) for part in problem.parts]
     table = np.repeat(np.arange(len(ranks)), [len(rows) for rows in ranks])
@@ -98,7 +98,7 @@ def _step_rows(stats: TableStats) -> Ints:
     return np.unique(np.append(rows, stats.table.num_embeddings))
 
 
-def _solve(choices: _Choices, devices: int, scale: float, problem: Problem) -> _Found:
+def _solve(choices: _Choices, devices: int, scale: float, problem: RecShardProblem) -> _Found:
     tables = problem.heat.items
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
@@ -182,14 +182,14 @@ def _values(choices: _Choices, choice: Ints, device: Ints, devices: int, scale: 
     return np.concatenate(([longest], values.ravel()))
 
 
-def _layout(choices: _Choices, found: _Found, problem: Problem) -> Layout:
+def _layout(choices: _Choices, found: _Found, problem: RecShardProblem) -> PieceLayout:
     rows, heat = choices.rows[found.choice], problem.heat
     cuts = np.tile(heat.rows, (len(problem.machine.sizes), 1))
     cuts[0] = rows
-    return Layout(whole_pieces(heat), cuts, found.device)
+    return PieceLayout(whole_pieces(heat), cuts, found.device)
 
 
-def _sharpened(bound: Bound, reached: float, problem: Problem) -> Bound:
+def _sharpened(bound: Bound, reached: float, problem: RecShardProblem) -> Bound:
     heat, machine = problem.heat, problem.machine
     if reached <= bound.seconds:
         return bound

@@ -103,7 +103,7 @@ def split_cost_rows(profile: Profile, workers: int) -> float:
 
 
 @dataclass(frozen=True, eq=False)
-class Item:
+class CacheItem:
     """One table: what caching a row of each bucket saves, and the memory it takes.
 
     Bytes of memory are a device's, on average: the copy, less its part of the home if homes need
@@ -121,7 +121,7 @@ class Item:
     @classmethod
     def of(
         cls, stats: TableStats, homes: tuple[Band, ...], basis: Floats, cluster: Cluster, full: bool
-    ) -> Item:
+    ) -> CacheItem:
         """Price every bucket of a table; rows that are never looked up stay at home.
 
         `full`: homes need fast memory, so that every copy makes room for other rows there. No
@@ -181,7 +181,9 @@ def _homes(profile: Profile, cluster: Cluster, options: PlanOptions) -> Bands:
     return spread(profile, cluster, options, homes, spare_devices=True)
 
 
-def _items(homes: Bands, profile: Profile, cluster: Cluster, options: PlanOptions) -> list[Item]:
+def _items(
+    homes: Bands, profile: Profile, cluster: Cluster, options: PlanOptions
+) -> list[CacheItem]:
     """All tables; those that are pinned elsewhere, or that not all devices hold, are not cached."""
     fast, sizes = cluster.device.tiers[0].name, tree_of(cluster).sizes
     even = {"all", *(cluster.server_members(server) for server in cluster.servers)}
@@ -192,7 +194,7 @@ def _items(homes: Bands, profile: Profile, cluster: Cluster, options: PlanOption
         basis = table_basis(stats, profile, sizes)
         if pin.scope or pin.tier not in (None, fast) or not {b.members for b in mine} <= even:
             basis = basis[:, :0]
-        items.append(Item.of(stats, mine, basis, cluster, full))
+        items.append(CacheItem.of(stats, mine, basis, cluster, full))
     return items
 
 
@@ -240,7 +242,7 @@ def _used(cost: StepCost) -> Ints:
 
 
 def _fill(
-    items: Sequence[Item],
+    items: Sequence[CacheItem],
     profile: Profile,
     cluster: Cluster,
     usable: int,
@@ -275,7 +277,7 @@ class _Buckets(NamedTuple):
     taken: Floats  # rows that fit, not always a whole number of them
 
 
-def _taken(items: Sequence[Item], left: float, by_rank: bool) -> _Buckets:
+def _taken(items: Sequence[CacheItem], left: float, by_rank: bool) -> _Buckets:
     """What fits into so many bytes; `by_rank`: no bucket before hotter ones of its table.
 
     Buckets that take no memory, or even free some, always fit.
@@ -296,13 +298,13 @@ def _taken(items: Sequence[Item], left: float, by_rank: bool) -> _Buckets:
     return _Buckets(owner, widths, saved, ratio[order], rows)
 
 
-def _cached_rows(items: Sequence[Item], left: float) -> list[int]:
+def _cached_rows(items: Sequence[CacheItem], left: float) -> list[int]:
     """How many of each table's hottest rows fit into so many bytes of every device."""
     found = _taken(items, left, by_rank=True)
     return [int(rows) for rows in np.bincount(found.owner, found.taken + 1e-9, len(items))]
 
 
-def _knapsack_value(items: Sequence[Item], left: float) -> tuple[float, float]:
+def _knapsack_value(items: Sequence[CacheItem], left: float) -> tuple[float, float]:
     """The most that a cache of so many bytes can save, and what one more byte would save."""
     found = _taken(items, left, by_rank=False)
     partial = np.flatnonzero(found.taken < found.widths)

@@ -31,16 +31,17 @@ from rowtier.files import (
 )
 from rowtier.folders import replace_folder
 from rowtier.manifest import read_manifest
+from rowtier.plan.certificate import Certificate, MadeFor
 from rowtier.plan.check import find_mistakes, refuse_mistakes, stamp_mistakes
 from rowtier.plan.constraints import Constraints
 from rowtier.plan.options import PlanOptions
-from rowtier.plan.plan import Certificate, MadeFor, Plan
 from rowtier.profile.order import NarrowInts, RowOrder, narrow
 from rowtier.profile.profile import Profile
 from rowtier.profile.storage import save_inside
 from rowtier.reading import StrPath, read_mapping
 
 if TYPE_CHECKING:
+    from rowtier.plan.plan import Plan
     from rowtier.profile.vocabulary import Vocabulary
 
 MARKER = "plan.json"
@@ -98,7 +99,7 @@ def save(plan: Plan, folder: StrPath) -> None:
         save_inside(plan.profile, path / CURVE)
 
 
-def load(folder: StrPath) -> Plan:
+def load(kind: type[Plan], folder: StrPath) -> Plan:
     """Read a folder; every mistake in it is listed in one error."""
     path = Path(folder)
     if not path.is_dir():
@@ -115,7 +116,7 @@ def load(folder: StrPath) -> Plan:
     if file.order is not None:
         _check_order(path, file.order)
         order = _read_order(path / ORDER, file.order)
-    plan = Plan(
+    plan = kind(
         file.method,
         file.tables,
         file.cluster,

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
-from rowtier.profile.counters import Counters, Lookups, RowCounters
+from rowtier.profile.counters import ByteCounters, RowCounters, SampleLookups
 from rowtier.profile.distinct import DistinctCounter
 from rowtier.profile.ids import Ints, Where, as_int64, id_hashes, settled_rows, unchecked_rows
 from rowtier.profile.legs import RowRange
 from rowtier.profile.order import NarrowInts, narrow_dtype
-from rowtier.profile.profile import FeatureStats, RowCounts, TableStats
 from rowtier.profile.readers.base import Chunk, Ids
+from rowtier.profile.table_stats import FeatureStats, RowCounts, TableStats
 from rowtier.profile.vocabulary import Vocabulary
 from rowtier.tables import Table
 
@@ -90,7 +90,7 @@ class TableCounter:
         stats = TableStats.counted(self.table, samples, features, counts, distinct)
         return replace(stats, slices=slices, windows=windows)
 
-    def _lookups(self, feature: str, chunk: Chunk, path: str) -> Lookups:
+    def _lookups(self, feature: str, chunk: Chunk, path: str) -> SampleLookups:
         """The rows that a feature looks up in a chunk."""
         ids = chunk.features[feature]
         where = Where(feature, path, chunk.first_sample, ids.lengths)
@@ -99,7 +99,7 @@ class TableCounter:
             settled = settled_rows(self.table, rows, ids.values, where)
             rows, lengths = settled.rows, settled.lengths(ids.lengths)
         self._features[feature].add(chunk.samples, lengths)
-        return Lookups(rows, lengths, chunk.samples)
+        return SampleLookups(rows, lengths, chunk.samples)
 
     def _rows(self, ids: Ids, where: Where) -> Ints:
         """The rows of ids; an id without a row has one outside of the table."""
@@ -111,7 +111,7 @@ class TableCounter:
         return as_int64(rows)
 
 
-def together(features: Sequence[Lookups]) -> Lookups:
+def together(features: Sequence[SampleLookups]) -> SampleLookups:
     """The lookups of several features, sample by sample."""
     samples = features[0].samples
     lengths = [
@@ -124,10 +124,12 @@ def together(features: Sequence[Lookups]) -> Lookups:
         inside = np.arange(len(one.rows)) - np.repeat(np.cumsum(count) - count, count)
         rows[np.repeat(start, count) + inside] = one.rows
         start = start + count
-    return Lookups(rows, total, samples)
+    return SampleLookups(rows, total, samples)
 
 
-def touched_rows(lookups: Counters, repeats: Counters | None, first_row: int = 0) -> RowCounts:
+def touched_rows(
+    lookups: ByteCounters, repeats: ByteCounters | None, first_row: int = 0
+) -> RowCounts:
     """The touched rows, hottest first, ties by row."""
     over, times = lookups.over()
     rows, counts = _by_heat(lookups.low, over, 256 * times, first_row)

@@ -40,7 +40,7 @@ _NEAR = 2**17  # rows whose counters the cache holds anyway
 _AHEAD = 24  # lookups; from 16 to 32 it makes no difference that can be measured
 
 
-class Counters:
+class ByteCounters:
     """How often each row was seen: a byte per row, and the rows whose byte ran over."""
 
     def __init__(self, low: Bytes):
@@ -72,20 +72,20 @@ class Counters:
 
 
 @dataclass(frozen=True, eq=False)
-class Lookups:
+class SampleLookups:
     """The rows that consecutive samples look up; None: every sample looks up one."""
 
     rows: Ints
     lengths: Ints | None
     samples: int
 
-    def cut(self, start: int, stop: int) -> Lookups:
+    def cut(self, start: int, stop: int) -> SampleLookups:
         """Those of samples `start` to `stop`, asked for in rising order."""
         if self.lengths is None:
-            return Lookups(self.rows[start:stop], None, stop - start)
+            return SampleLookups(self.rows[start:stop], None, stop - start)
         lengths = self.lengths[start:stop]
         first = int(self.lengths[:start].sum())
-        return Lookups(self.rows[first : first + int(lengths.sum())], lengths, stop - start)
+        return SampleLookups(self.rows[first : first + int(lengths.sum())], lengths, stop - start)
 
 
 class RowCounters:
@@ -94,8 +94,8 @@ class RowCounters:
     def __init__(self, first_row: int, stop_row: int, bits: int):
         self._first_row = first_row
         self._words = np.zeros(stop_row - first_row, dtype="<u4")  # last sample, lookups
-        self.lookups = Counters(self._words.view(np.uint8)[::4])
-        self.repeats: Counters | None = None  # within a sample
+        self.lookups = ByteCounters(self._words.view(np.uint8)[::4])
+        self.repeats: ByteCounters | None = None  # within a sample
         self._slices = _SliceCounter(self.lookups, first_row, bits)
         self._bins: dict[int, Ints] = {}  # by the sample with which a slice begins
         self._head: list[Ints] = []  # rows that were new in the first window, and their samples
@@ -103,7 +103,7 @@ class RowCounters:
         self._base = 0  # the sample that a last sample of 1 stands for
         self._whole = True  # whether no sample in between is missing
 
-    def add(self, lookups: Lookups, first_sample: int, numbers: Ints | None = None) -> None:
+    def add(self, lookups: SampleLookups, first_sample: int, numbers: Ints | None = None) -> None:
         """Count the lookups of samples from `first_sample` on, or with these numbers."""
         start = 0
         while start < lookups.samples:
@@ -139,7 +139,7 @@ class RowCounters:
             self._base = base
         self._span = replace(self._span, stop=first_sample + samples)
 
-    def _count(self, lookups: Lookups, first_sample: int) -> Ints:
+    def _count(self, lookups: SampleLookups, first_sample: int) -> Ints:
         """Count lookups of samples that lie in one slice; the rows that nobody had looked up."""
         assert self._span is not None
         at = first_sample - self._base
@@ -150,7 +150,7 @@ class RowCounters:
         counted = (lookups.rows, self._first_row, at, self._words)
         if lookups.lengths is not None:
             if self.repeats is None:
-                self.repeats = Counters(np.zeros(len(self._words), dtype=np.uint8))
+                self.repeats = ByteCounters(np.zeros(len(self._words), dtype=np.uint8))
             overs, news, repeated = _count_bags(
                 *counted, bins, over, new, lookups.lengths, self.repeats.low, again
             )
@@ -160,7 +160,7 @@ class RowCounters:
         self.lookups.ran_over(over[:overs])
         return np.asarray(new[:news] + self._first_row)
 
-    def _seen_now(self, lookups: Lookups, at: int, stop: int) -> Ints:
+    def _seen_now(self, lookups: SampleLookups, at: int, stop: int) -> Ints:
         """Rows that are looked up for the first time before a sample, and in which."""
         sample = np.arange(lookups.samples)
         if lookups.lengths is not None:
@@ -193,7 +193,7 @@ class RowCounters:
 class _SliceCounter:
     """Looks, whenever a slice ends, how often the kept rows were seen in it."""
 
-    def __init__(self, lookups: Counters, first_row: int, bits: int):
+    def __init__(self, lookups: ByteCounters, first_row: int, bits: int):
         self._lookups, self._first_row, self.bits = lookups, first_row, bits
         self._thinning = 0
         self._rows = _NONE  # that are kept, in order

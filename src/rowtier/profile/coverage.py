@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from rowtier.profile.curve import Curve, bucket_stops
 from rowtier.profile.drift import Change, Drift
 from rowtier.profile.order import narrow
-from rowtier.profile.tally import Floats, Ints, Tally, leave_one_out, sum_by
+from rowtier.profile.tally import CountGroups, Floats, Ints, leave_one_out, sum_by
 from rowtier.units import show_count
 
 Counts = NDArray[np.integer]
@@ -118,7 +118,7 @@ def coverage_curve(
 
     Where `drift` is None or cannot tell, it is taken to be zero. The rows may be in any order.
     """
-    tally = Tally.of_counts(narrow(counts), num_embeddings)
+    tally = CountGroups.of_counts(narrow(counts), num_embeddings)
     return _curve(tally, drift, _stops(len(counts), num_embeddings), confidence)
 
 
@@ -135,7 +135,7 @@ def smoothed_curve(
     return known.smoothed(pessimistic=confidence is not None)
 
 
-def estimate(tally: Tally, drift: Drift | None, ranks: Ints) -> Estimate:
+def estimate(tally: CountGroups, drift: Drift | None, ranks: Ints) -> Estimate:
     """Coverage at rising ranks between 1 and the number of rows, exclusive."""
     share, variance = leave_one_out(tally, ranks)
     none = np.zeros(len(ranks))
@@ -149,7 +149,7 @@ def _quantile(confidence: float) -> float:
     return NormalDist().inv_cdf((1 + confidence) / 2)
 
 
-def _touched(tally: Tally) -> int:
+def _touched(tally: CountGroups) -> int:
     return int(tally.rows[tally.count > 0].sum())
 
 
@@ -159,7 +159,9 @@ def _stops(touched: int, num_embeddings: int, *more: int) -> Ints:
     return np.unique(np.concatenate((bucket_stops(touched), ends)))
 
 
-def _curve(tally: Tally, drift: Drift | None, stops: Ints, confidence: float) -> CoverageCurve:
+def _curve(
+    tally: CountGroups, drift: Drift | None, stops: Ints, confidence: float
+) -> CoverageCurve:
     """Estimate at the stops, the last of which are all rows, and give it its shape."""
     lookups = tally.lookups
     if not lookups:
@@ -326,7 +328,7 @@ def enough(
 ) -> Enough:
     """Judge a cut: is its coverage known to ± `within`, and is it more than chance?"""
     rank = min(max(rank, 1), num_embeddings)
-    tally = Tally.of_counts(narrow(counts), num_embeddings)
+    tally = CountGroups.of_counts(narrow(counts), num_embeddings)
     if not tally.lookups:
         words = f"no lookup was seen: nothing is known of the hottest {show_count(rank)} rows"
         return Enough(rank, 0.0, 0.0, 1.0, 0, 0.0, math.inf, False, words)
@@ -349,7 +351,7 @@ def enough(
 
 
 def _advice(
-    tally: Tally, rank: int, seen: int, reach: float, more_data: float, within: float
+    tally: CountGroups, rank: int, seen: int, reach: float, more_data: float, within: float
 ) -> Iterator[str]:
     """What stands between this data and a cut one can rely on."""
     if more_data > 1:

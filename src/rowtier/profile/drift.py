@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from rowtier.profile.rarefaction import rarefied
 from rowtier.profile.slices import LEAST_SLICES, Slices
-from rowtier.profile.tally import Floats, Ints, Tally, leave_one_out
+from rowtier.profile.tally import CountGroups, Floats, Ints, leave_one_out
 
 _LEAST_LOOKUPS = 100  # in the slices, to say anything about change
 _HALF_TOUCHED = 0.5
@@ -73,11 +73,11 @@ class Pair:
     unseen_rows: int  # kept rows of the table that were in no slice
 
     @cached_property
-    def tally(self) -> Tally:
+    def tally(self) -> CountGroups:
         """The first window, scored on the second."""
         rows = np.append(np.ones(len(self.before), dtype=np.int64), self.unseen_rows)
         scored = np.append(self.after, 0).astype(np.float64)
-        return Tally.of(np.append(self.before, 0), rows, scored)
+        return CountGroups.of(np.append(self.before, 0), rows, scored)
 
     @property
     def touched(self) -> int:

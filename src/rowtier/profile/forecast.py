@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 from statistics import NormalDist
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -18,7 +18,6 @@ from rowtier.errors import UserError
 from rowtier.fields import check_horizon
 from rowtier.profile.coverage import CoverageCurve, coverage_curve
 from rowtier.profile.curve import Curve
-from rowtier.profile.profile import Profile, TableStats
 from rowtier.profile.rarefaction import (
     BATCHES,
     LADDER,
@@ -29,6 +28,10 @@ from rowtier.profile.rarefaction import (
     rarefied,
 )
 from rowtier.profile.windows import TOP_BITS
+
+if TYPE_CHECKING:
+    from rowtier.profile.profile import Profile
+    from rowtier.profile.table_stats import TableStats
 
 _NOT_SURE = "the curve does not say how sure it is: profile data, and ask that profile"
 _LEAST_WINDOWS = 4  # whole ones, to say what neighbours have in common

@@ -57,7 +57,7 @@ class Where:
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class MappedRows:
     """The rows of lookups; those that are no longer there are not `kept`."""
 
     rows: Ints
@@ -89,11 +89,11 @@ def rows_of(table: Table, ids: Any, vocabulary: Vocabulary | None = None) -> Int
 
 def checked_rows(
     table: Table, values: IdValues, vocabulary: Vocabulary | None, where: Where
-) -> Rows:
+) -> MappedRows:
     """The rows of ids, every one of them in the table."""
     rows = unchecked_rows(table, values, vocabulary, where)
     if first_outside(rows, table.num_embeddings) < 0:
-        return Rows(rows.astype(np.int64, copy=False))
+        return MappedRows(rows.astype(np.int64, copy=False))
     return settled_rows(table, rows, values, where)
 
 
@@ -127,16 +127,16 @@ def unchecked_rows(
 
 def settled_rows(
     table: Table, rows: NDArray[np.integer[Any]], values: IdValues, where: Where
-) -> Rows:
+) -> MappedRows:
     """Rows with those outside of the table treated as its `on_out_of_range` says."""
     outside: Mask = (rows < 0) | (rows >= table.num_embeddings)
     settled = rows_outside(table, values, outside, where)
     if settled is None:
         kept = ~outside
-        return Rows(rows[kept].astype(np.int64), kept)
+        return MappedRows(rows[kept].astype(np.int64), kept)
     whole = rows.astype(np.int64)
     whole[outside] = settled
-    return Rows(whole)
+    return MappedRows(whole)
 
 
 def rows_outside(table: Table, values: IdValues, outside: Mask, where: Where) -> Ints | None:
@@ -167,7 +167,7 @@ def numbers_of(table: Table, values: IdValues, where: Where) -> NDArray[np.integ
 
 def settled_numbers(
     table: Table, rows: NDArray[np.integer[Any]], values: IdValues, where: Where
-) -> Rows:
+) -> MappedRows:
     """The rows of a batch that holds rows already: −1 is no lookup, another is an error."""
     kept: Mask = rows != -1
     wrong = kept & ((rows < 0) | (rows >= table.num_embeddings))
@@ -178,7 +178,7 @@ def settled_numbers(
             f"and table {table.name!r} has rows 0 to {table.num_embeddings - 1}: give what rows_of "
             "made, or take ids (without rows=True)"
         )
-    return Rows(rows[kept].astype(np.int64), kept)
+    return MappedRows(rows[kept].astype(np.int64), kept)
 
 
 def id_hashes(table: Table, values: IdValues) -> Hashes:

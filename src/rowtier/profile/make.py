@@ -15,23 +15,23 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing import get_context, parent_process
 from typing import Any
 
 from rowtier.errors import UserError
 from rowtier.fields import MOST_COUNT, check_horizon
-from rowtier.files import fingerprint_of
-from rowtier.profile.count import TableCounter
 from rowtier.profile.count_ids import Vocabularies, vocabularies_for, with_vocabularies
+from rowtier.profile.count_legs import CountingJob, count_leg
 from rowtier.profile.counters import COUNTER_BYTES
+from rowtier.profile.finished_legs import FinishedLegs
 from rowtier.profile.forecast import looking_ahead
-from rowtier.profile.legs import FinishedLegs, Leg, RowRange, by_parts
+from rowtier.profile.legs import Leg, RowRange, by_parts
 from rowtier.profile.merge import join_passes, merge_profiles
+from rowtier.profile.on_dask import profile_on_dask
 from rowtier.profile.profile import Profile
-from rowtier.profile.readers import Edge, Sample, Sampled, Shifted, Source, TimeWindow, open_source
-from rowtier.profile.slices import bits_for
+from rowtier.profile.readers import Edge, Sample, Sampled, Shifted, TimeWindow, open_source
 from rowtier.reading import StrPath
 from rowtier.tables import OutOfRange, Tables
 from rowtier.units import show_bytes, show_count
@@ -77,38 +77,6 @@ class ProfileOptions:
             raise UserError(f"memory {self.memory_bytes}: give a size such as 4GiB")
 
 
-@dataclass(frozen=True)
-class Job:
-    """What is to be counted; picklable, so that workers can be sent it."""
-
-    source: Source
-    tables: Tables
-    vocabularies: Vocabularies = field(default_factory=dict)
-
-    @property
-    def bits(self) -> int:
-        """How long time slices are, as far as that is known before counting."""
-        whole = self.source.source if isinstance(self.source, Sampled) else self.source
-        if whole.samples is None or not whole.parts:
-            return 0
-        first = whole.parts[0].first_sample
-        return bits_for(first, first + whole.samples)
-
-    @property
-    def features(self) -> list[str]:
-        """The columns that are needed."""
-        return list(dict.fromkeys(name for table in self.tables for name in table.features))
-
-    def fingerprint(self, legs: list[Leg]) -> str:
-        """Changes whenever the result of a leg would."""
-        words = {name: found.fingerprint for name, found in self.vocabularies.items()}
-        asked: list[Any] = [self.tables.fingerprint, words, self.source.kind]
-        if isinstance(self.source, Sampled):
-            asked.append(asdict(self.source.sample))
-        parts = [asdict(part) for part in self.source.parts]
-        return fingerprint_of([asked, parts, [leg.name for leg in legs]])
-
-
 def make_profile(
     data: StrPath | Iterable[Any],
     tables: Tables | StrPath,
@@ -136,13 +104,11 @@ def make_profile(
     if not source.parts:
         raise _no_samples(data)
     vocabularies, progress = vocabularies_for(source, tables, options.vocabulary, progress)
-    job = Job(source, tables, vocabularies)
+    job = CountingJob(source, tables, vocabularies)
     legs = plan_legs(job, options)
     finished = finished or FinishedLegs()
     report = _Report(job, legs, progress)
     if options.dask is not None:
-        from rowtier.profile.on_dask import profile_on_dask
-
         found = profile_on_dask(job, legs, options.dask, report.leg_done)
         return with_vocabularies(looking_ahead(found, options.horizon), vocabularies)
     finished.begin(job.fingerprint(legs), options.resume)
@@ -171,7 +137,7 @@ def _no_samples(data: StrPath | Iterable[Any]) -> UserError:
     return UserError(f"{named}the data holds no samples; give data with at least one")
 
 
-def plan_legs(job: Job, options: ProfileOptions) -> list[Leg]:
+def plan_legs(job: CountingJob, options: ProfileOptions) -> list[Leg]:
     """Cut the data into legs, and the rows into shards whose counters fit into memory."""
     workers = 1 if options.dask else options.workers  # on this machine
     rows = sum(table.num_embeddings for table in job.tables)
@@ -201,28 +167,8 @@ def plan_legs(job: Job, options: ProfileOptions) -> list[Leg]:
     return [Leg(a, b, r) for r in ranges for a, b in pairwise(edges)]
 
 
-def count_leg(job: Job, leg: Leg, done: Callable[[int, float], None] | None = None) -> Profile:
-    """Count the parts of a leg, for the rows of its shard; `done` is told part and share."""
-    first = leg.rows.index == 0  # lengths and distinct ids are those of the first pass
-    bits = job.bits
-    counters = [TableCounter(t, leg.rows, bits, job.vocabularies.get(t.name)) for t in job.tables]
-    samples = 0
-    for index in range(leg.start, leg.stop):
-        part = job.source.parts[index]
-        for chunk in job.source.read(part, job.features):
-            for counter in counters:
-                counter.add(chunk, part.path)
-            samples += chunk.samples
-            if done is not None and chunk.done < 1:
-                done(index, chunk.done)
-        if done is not None:
-            done(index, 1.0)
-    stats = [counter.finish(samples, with_features=first) for counter in counters]
-    return Profile(job.tables.batch_size, tuple(stats))
-
-
 def _counted(
-    job: Job, legs: list[Leg], options: ProfileOptions, report: _Report
+    job: CountingJob, legs: list[Leg], options: ProfileOptions, report: _Report
 ) -> Iterator[tuple[Leg, Profile]]:
     """Count legs here or in processes; each is given out as soon as it is done."""
     if options.workers > 1 and len(legs) > 1:
@@ -234,7 +180,7 @@ def _counted(
             yield leg, count_leg(job, leg, report.part_done)
 
 
-def _in_processes(job: Job, legs: list[Leg], workers: int) -> Iterator[tuple[Leg, Profile]]:
+def _in_processes(job: CountingJob, legs: list[Leg], workers: int) -> Iterator[tuple[Leg, Profile]]:
     # Spawned, not forked: forking a process that has threads (Arrow's) may hang.
     context = get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_end_with_parent) as pool:
@@ -266,7 +212,7 @@ def _end_with_parent() -> None:
 class _Report:
     """Tells how much of the data is done, by the size of its parts."""
 
-    def __init__(self, job: Job, legs: list[Leg], progress: Progress | None):
+    def __init__(self, job: CountingJob, legs: list[Leg], progress: Progress | None):
         self._weights = [max(1, part.weight_bytes) for part in job.source.parts]
         self._total = sum(sum(self._weights[leg.start : leg.stop]) for leg in legs)
         self._done = 0

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rowtier.errors import MismatchError, UserError
 from rowtier.profile.count import merged_rows
 from rowtier.profile.distinct import DistinctIds
-from rowtier.profile.profile import FeatureStats, Profile, TableStats
 from rowtier.profile.slices import Slices, merge_slices
+from rowtier.profile.table_stats import FeatureStats, TableStats
 from rowtier.profile.windows import Windows, join_rows, merge_windows
+
+if TYPE_CHECKING:
+    from rowtier.profile.profile import Profile
 
 
 def merge_profiles(profiles: Iterable[Profile]) -> Profile:

@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from rowtier.errors import UserError
+from rowtier.profile.count_legs import CountingJob, count_leg
 from rowtier.profile.legs import Leg, by_parts
 from rowtier.profile.merge import join_passes, merge_profiles
 from rowtier.profile.profile import Profile
-
-if TYPE_CHECKING:
-    from rowtier.profile.make import Job
 
 FAN_IN = 8  # profiles that one task merges
 TIMEOUT_S = 10
 
 
 def profile_on_dask(
-    job: Job, legs: list[Leg], address: str, leg_done: Callable[[Leg], None]
+    job: CountingJob, legs: list[Leg], address: str, leg_done: Callable[[Leg], None]
 ) -> Profile:
     """Count legs on the workers of a scheduler; only the merged profile comes back."""
     try:
         from distributed import Client, as_completed
     except ImportError:
         raise UserError("Dask is not installed: pip install 'rowtier[dask]'") from None
-    from rowtier.profile.make import count_leg
-
     try:
         client = Client(address, timeout=TIMEOUT_S)
     except (OSError, ValueError) as error:

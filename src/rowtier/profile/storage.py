@@ -37,8 +37,8 @@ from rowtier.folders import PARTS, replace_folder
 from rowtier.manifest import read_manifest, write_manifest
 from rowtier.profile.columns import file_name, numpy_of, read_columns, schema_of, write_columns
 from rowtier.profile.curve import Curve
-from rowtier.profile.profile import FeatureStats, Profile, RowCounts, TableStats
 from rowtier.profile.rarefaction import LADDER, Batches, DistinctRows
+from rowtier.profile.table_stats import FeatureStats, RowCounts, TableStats
 from rowtier.profile.time_storage import (
     BINS_FILE,
     TimeFacts,
@@ -55,6 +55,7 @@ from rowtier.tables import Table, Tables
 
 if TYPE_CHECKING:
     from rowtier.profile.distinct import DistinctIds
+    from rowtier.profile.profile import Profile
     from rowtier.profile.vocabulary import Vocabulary
 
 _OF_CURVE = ("shape", "low", "high", "once")
@@ -155,7 +156,7 @@ def _save_counted(profile: Profile, path: Path) -> None:
         pq.write_table(bins_table(known), path / BINS_FILE)
 
 
-def load(folder: StrPath, whole: bool = True) -> Profile:
+def load(kind: type[Profile], folder: StrPath, whole: bool = True) -> Profile:
     """Read a folder; every mistake in it is listed in one error.
 
     A part of a profile (not `whole`) need not add up.
@@ -184,7 +185,7 @@ def load(folder: StrPath, whole: bool = True) -> Profile:
         for entry in stats
         for mistake in (entry.mistakes() if whole else ())
     ]
-    profile = Profile(file.batch_size, tuple(stats), file.batches)
+    profile = kind(file.batch_size, tuple(stats), file.batches)
     mistakes = mistakes or seal_mistakes(file.sealed, profile.fingerprint, "profile")
     if mistakes:
         raise InvalidError(path / MARKER, mistakes)

@@ -28,7 +28,7 @@ def sum_by(place: Ints, weights: Floats, size: int) -> Floats:
 
 
 @dataclass(frozen=True, eq=False)
-class Tally:
+class CountGroups:
     """Groups of rows that one sample saw equally often, hottest first, unseen rows last."""
 
     count: Ints  # how often a row of the group was seen
@@ -36,7 +36,7 @@ class Tally:
     scored: Floats  # lookups that the sample to score on has in the group
 
     @classmethod
-    def of(cls, count: Ints, rows: Ints, scored: Floats) -> Tally:
+    def of(cls, count: Ints, rows: Ints, scored: Floats) -> CountGroups:
         """Merge groups that were seen equally often."""
         negative, place = np.unique(-count, return_inverse=True)
         merged = np.zeros(len(negative), dtype=np.int64)
@@ -44,7 +44,7 @@ class Tally:
         return cls(-negative, merged, sum_by(place, scored, len(negative)))
 
     @classmethod
-    def of_counts(cls, counts: NarrowInts, num_embeddings: int) -> Tally:
+    def of_counts(cls, counts: NarrowInts, num_embeddings: int) -> CountGroups:
         """Of the touched rows of a table, in any order, scored on the sample itself."""
         seldom = np.bincount(counts[counts < _OFTEN], minlength=1).astype(np.int64)
         often = counts[counts >= _OFTEN]
@@ -83,15 +83,15 @@ class Tally:
         place = np.minimum(np.searchsorted(-self.count, -times), len(self.count) - 1)
         return np.where(self.count[place] == times, self.rows[place], 0)
 
-    def cut(self, ranks: Ints) -> Cut:
+    def cut(self, ranks: Ints) -> HottestCut:
         """Where the hottest `ranks` rows end; there must be a row that is not among them."""
         group = np.searchsorted(self.rows_above, ranks, side="right") - 1
         inside = ranks - self.rows_above[group]
-        return Cut(group, inside, self.count[group], self.rows[group])
+        return HottestCut(group, inside, self.count[group], self.rows[group])
 
 
 @dataclass(frozen=True, eq=False)
-class Cut:
+class HottestCut:
     """The hottest K rows end inside the group of the first row that is not among them."""
 
     group: Ints
@@ -114,7 +114,7 @@ def _at_threshold(count: Ints, threshold: Ints, tied: Floats) -> Floats:
 
 
 def leave_one_out(
-    tally: Tally, ranks: Ints, neighbours: int = _NEIGHBOURS
+    tally: CountGroups, ranks: Ints, neighbours: int = _NEIGHBOURS
 ) -> tuple[Floats, Floats]:
     """Coverage that no lookup helped to pick, and its variance under Poisson sampling."""
     cut, last_in = tally.cut(ranks), tally.cut(ranks - 1).count
@@ -124,7 +124,7 @@ def leave_one_out(
     return share, variance
 
 
-def _exact(tally: Tally, cut: Cut) -> Floats:
+def _exact(tally: CountGroups, cut: HottestCut) -> Floats:
     """Leave-one-out to the letter: share and variance."""
     n, t = tally.lookups, cut.count
     c1, c2 = (t + 1).astype(np.float64), (t + 2).astype(np.float64)
@@ -145,7 +145,7 @@ def _square(c: Floats, g1: Floats, g2: Floats) -> Floats:
     return np.asarray(c**2 * g1**2 - 2 * c * (c - 1) * g2 * g1 + c * (c - 1) * g2**2)
 
 
-def _window(tally: Tally, ranks: Ints, neighbours: int) -> Floats:
+def _window(tally: CountGroups, ranks: Ints, neighbours: int) -> Floats:
     """How far from the cut rows tell of luck: until there are enough, and never too far."""
     end = int(tally.rows_above[-1])
     first_out, last_in = tally.cut(ranks).count, tally.cut(ranks - 1).count
@@ -158,7 +158,7 @@ def _window(tally: Tally, ranks: Ints, neighbours: int) -> Floats:
     return np.asarray(np.minimum(reach, np.minimum(first_out, 2 * np.sqrt(first_out))))
 
 
-def _windowed(tally: Tally, cut: Cut, last_in: Ints, width: Floats) -> Floats:
+def _windowed(tally: CountGroups, cut: HottestCut, last_in: Ints, width: Floats) -> Floats:
     """Share and variance where rows tell of luck up to `width` from the cut, on both sides."""
     n, t = tally.lookups, cut.count.astype(np.float64)
     group, own_above, rows_above = cut.group, tally.own_above, tally.rows_above

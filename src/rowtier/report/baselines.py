@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from rowtier.errors import InfeasibleError
 from rowtier.evaluate.baselines import plan_baseline
-from rowtier.evaluate.compare import Load
+from rowtier.evaluate.compare import PlanLoad
 from rowtier.plan.plan import Plan
 
 BASELINES = ("row-wise", "row-wise-coalesced", "table-wise", "size", "lookup", "size-lookup")
@@ -17,7 +17,7 @@ class Baseline:
     """A baseline's load, or why it has none."""
 
     name: str
-    load: Load | None = None
+    load: PlanLoad | None = None
     why: str = ""
 
     @property
@@ -37,4 +37,4 @@ def _baseline(name: str, plan: Plan) -> Baseline:
         made = plan_baseline(name, plan)
     except InfeasibleError as error:
         return Baseline(name, why=str(error))
-    return Baseline(name, Load.of(name, made))
+    return Baseline(name, PlanLoad.of(name, made))

@@ -7,7 +7,7 @@ from functools import cached_property
 
 from rowtier.cost.memory import Pool, pools
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.evaluate.compare import Load
+from rowtier.evaluate.compare import PlanLoad
 from rowtier.evaluate.shares import step_shares
 from rowtier.plan.plan import Plan
 from rowtier.profile.look import TableLook, look_at_all
@@ -20,7 +20,7 @@ class Facts:
 
     plan: Plan
     cost: StepCost
-    load: Load
+    load: PlanLoad
     baselines: tuple[Baseline, ...]
 
     @classmethod
@@ -28,7 +28,7 @@ class Facts:
         """Ask the cost model; planning the baselines is what takes time."""
         cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, plan.assumed)
         others = make_baselines(plan) if baselines else ()
-        return cls(plan, cost, Load.of(plan.method, plan), others)
+        return cls(plan, cost, PlanLoad.of(plan.method, plan), others)
 
     @cached_property
     def shares(self) -> list[float]:

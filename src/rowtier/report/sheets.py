@@ -10,7 +10,7 @@ import numpy as np
 from rowtier.cluster import DEVICE, Cluster
 from rowtier.evaluate.drift import PlanDrift
 from rowtier.evaluate.shares import tier_seconds
-from rowtier.evaluate.words import Cut, cuts, placement
+from rowtier.evaluate.words import HomeRange, cuts, placement
 from rowtier.profile.curve import Curve
 from rowtier.profile.forecast import distinct_of, unseen_of
 from rowtier.profile.profile import TableStats
@@ -183,7 +183,7 @@ def curves(facts: Facts) -> dict[str, Any]:
     return {"points": CURVE_POINTS, "shares": shares, "cuts": cut_rows, "homes": list(homes)}
 
 
-def _served(found: Sequence[Cut], curve: Curve) -> list[tuple[Cut, float]]:
+def _served(found: Sequence[HomeRange], curve: Curve) -> list[tuple[HomeRange, float]]:
     return [(cut, float(curve.share(cut.stop) - curve.share(cut.start))) for cut in found]
 
 

@@ -29,7 +29,7 @@ _EXCHANGE = ("ids", "forward", "backward")
 Event = dict[str, Any]
 
 
-class Phase(NamedTuple):
+class TracePhase(NamedTuple):
     """A part of the step."""
 
     name: str
@@ -63,13 +63,13 @@ def trace_events(facts: StepFacts, cluster: Cluster) -> Iterator[Event]:
             yield from _links(facts, cluster, phase)
 
 
-def phases(facts: StepFacts, cluster: Cluster) -> list[Phase]:
+def phases(facts: StepFacts, cluster: Cluster) -> list[TracePhase]:
     """The parts of a step; the last one ends with it."""
     time, levels = facts.time, range(len(cluster.levels))
     names = [level.name for level in cluster.levels]
     at = time.slowest_memory_s
-    found = [Phase("memory", None, 0.0, at)]
-    found.append(Phase("work", None, at, at + time.slowest_work_s))
+    found = [TracePhase("memory", None, 0.0, at)]
+    found.append(TracePhase("work", None, at, at + time.slowest_work_s))
     at += time.slowest_work_s
     for title, level_s, counts in (
         ("exchange", time.exchange_level_s, time.exchange_counts > 0),
@@ -78,7 +78,7 @@ def phases(facts: StepFacts, cluster: Cluster) -> list[Phase]:
         starts = _starts(level_s, time.side_by_side, at)
         for level in levels:
             stop = starts[level] + float(level_s[level])
-            phase = Phase(f"{title}, {names[level]}", level, starts[level], stop)
+            phase = TracePhase(f"{title}, {names[level]}", level, starts[level], stop)
             found.append(phase._replace(waited_for=bool(counts[level])))
         at = max([at, *(phase.stop_s for phase in found)])
     return [phase for phase in found if phase.stop_s > phase.start_s]
@@ -113,7 +113,7 @@ def _memory(facts: StepFacts, cluster: Cluster, holder: int) -> Iterator[Event]:
         yield _slice(holder, track, "work", float(at), work_s, {})
 
 
-def _links(facts: StepFacts, cluster: Cluster, phase: Phase) -> Iterator[Event]:
+def _links(facts: StepFacts, cluster: Cluster, phase: TracePhase) -> Iterator[Event]:
     """What each holder's links of a level do in a phase: bytes first, then waiting.
 
     Of keeping copies equal, what the rest of the model hides is left out.
@@ -142,7 +142,7 @@ def _links(facts: StepFacts, cluster: Cluster, phase: Phase) -> Iterator[Event]:
         yield _slice(int(holder), track, "latency", float(at[holder]), waiting_s, {})
 
 
-def _flows(facts: StepFacts, phase: Phase) -> dict[str, Flow]:
+def _flows(facts: StepFacts, phase: TracePhase) -> dict[str, Flow]:
     if phase.name.startswith("exchange"):
         return {name: facts.flows[name] for name in _EXCHANGE}
     return {"sync": facts.flows["sync"] + facts.flows["sync_ids"]}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rowtier.runtime.module import ShardedEmbeddings
 
 
-class Packed(NamedTuple):
+class PackedModule(NamedTuple):
     """Everything that makes a module what it is."""
 
     kind: type[ShardedEmbeddings]
@@ -31,7 +31,7 @@ class Packed(NamedTuple):
     trains_rows: bool
 
 
-def packed(module: ShardedEmbeddings) -> Packed:
+def packed(module: ShardedEmbeddings) -> PackedModule:
     """What a copy of a module needs; only if one process has all of it."""
     world = module.engine.world
     if world.size > 1:
@@ -40,7 +40,7 @@ def packed(module: ShardedEmbeddings) -> Packed:
             "of the rows only; call save_checkpoint or state_dict(), on all ranks, or "
             "embeddings.unsharded() for a module that has them all"
         )
-    return Packed(
+    return PackedModule(
         type(module),
         module.plan,
         module.given_optimizer,
@@ -54,7 +54,7 @@ def packed(module: ShardedEmbeddings) -> Packed:
 
 def unpacked(*parts: Any) -> ShardedEmbeddings:
     """The module that was packed, on one process."""
-    pack = Packed(*parts)
+    pack = PackedModule(*parts)
     options = {field.name: getattr(pack.options, field.name) for field in fields(RunOptions)}
     made = pack.kind(pack.plan, pack.optimizer, **options)
     for name, value in pack.facts.items():

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.evaluate.classes import column_cuts
-from rowtier.evaluate.moves import World as Movers
+from rowtier.evaluate.moves import MoveHolders as Movers
 from rowtier.plan.plan import Plan
 from rowtier.runtime.blocks import is_by_row
 from rowtier.runtime.engine import Engine

@@ -41,7 +41,7 @@ class Ranks(Protocol):
         ...
 
 
-class Placing(Protocol):
+class RowPlacing(Protocol):
     """Which row a rank is."""
 
     def apply(self, ranks: Ints, start: int, offsets: Ints) -> None:
@@ -56,7 +56,7 @@ class Column:
     name: str
     lengths: Lengths
     ranks: Ranks
-    placing: Placing
+    placing: RowPlacing
 
     @property
     def is_list(self) -> bool:

@@ -7,7 +7,7 @@ import pytest
 
 from rowtier.plan.recshard.bound import pool_bound
 from rowtier.plan.recshard.heat import Heat, Item, heat_of
-from rowtier.plan.recshard.layout import Layout
+from rowtier.plan.recshard.layout import PieceLayout
 from rowtier.plan.recshard.machine import Machine
 from rowtier.plan.recshard.pieces import read_between, rows_between
 from rowtier.plan.recshard.split import solve_split
@@ -24,7 +24,7 @@ def _skewed(random: np.random.Generator, items: int) -> Heat:
     return heat_of(made)
 
 
-def _count(heat: Heat, machine: Machine, layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+def _count(heat: Heat, machine: Machine, layout: PieceLayout) -> tuple[np.ndarray, np.ndarray]:
     """Seconds and bytes of every device, and that every rank is held once."""
     seconds = np.zeros(machine.devices)
     used = np.zeros((machine.devices, len(machine.sizes)), dtype=np.int64)

@@ -20,8 +20,8 @@ from rowtier.errors import UserError
 from rowtier.profile.readers import (
     Between,
     Chunk,
+    DataPart,
     Ids,
-    Part,
     Sample,
     Sampled,
     Shifted,
@@ -44,11 +44,11 @@ class Memory:
         known = known or len(chunks) != 1
         self.samples = sum(counts) if known else None
         self.parts = tuple(
-            Part(i, "memory", 10, samples=count if known else None, first_sample=first)
+            DataPart(i, "memory", 10, samples=count if known else None, first_sample=first)
             for i, (count, first) in enumerate(zip(counts, firsts, strict=False))
         )
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         assert part == self.parts[part.index]
         self.read_parts.add(part.index)
         first = part.first_sample
@@ -62,7 +62,7 @@ class Memory:
     def count_samples(self) -> int:
         return sum(map(sum, self.chunks))
 
-    def times(self, part: Part, _column: str) -> pa.Array:
+    def times(self, part: DataPart, _column: str) -> pa.Array:
         first = part.first_sample
         return pa.array(range(first, first + sum(self.chunks[part.index])))
 

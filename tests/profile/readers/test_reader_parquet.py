@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from reader_helpers import chunks_of, lists_of, numbers_of, plain, refused, samples_of
 
 from rowtier.errors import InvalidError, UserError
-from rowtier.profile.readers import Columns, Part, open_source
+from rowtier.profile.readers import Columns, DataPart, open_source
 from rowtier.profile.readers.arrays import from_arrow
 
 NUMBERS = st.integers(0, 100)
@@ -183,7 +183,9 @@ def test_parts_are_row_groups_and_survive_json(tmp_path: Path) -> None:
         (0, 10, 3),
     ]
     assert all(part.weight_bytes > 0 for part in source.parts)
-    assert tuple(Part(**json.loads(json.dumps(asdict(p)))) for p in source.parts) == source.parts
+    assert (
+        tuple(DataPart(**json.loads(json.dumps(asdict(p)))) for p in source.parts) == source.parts
+    )
 
 
 def test_a_source_can_be_pickled_before_and_after_reading(tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ def test_threads_may_share_a_source(tmp_path: Path) -> None:
         write(tmp_path / f"{name}.parquet", {"f": list(range(5000))}, row_group_size=100)
     source = open_source(tmp_path, ["f"])
 
-    def total(part: Part) -> int:
+    def total(part: DataPart) -> int:
         return sum(int(chunk.features["f"].values.sum()) for chunk in source.read(part, ["f"]))
 
     with ThreadPoolExecutor(4) as pool:
@@ -348,7 +350,7 @@ def test_a_part_that_does_not_fit_the_file_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.parquet", {"f": [1, 2]}, row_group_size=1)
     source = open_source(path, ["f"])
     for strange in ({"piece": 2}, {"samples": 5}):
-        part = Part(**{**asdict(source.parts[0]), **strange})
+        part = DataPart(**{**asdict(source.parts[0]), **strange})
         with pytest.raises(UserError, match="changed"):
             list(source.read(part, ["f"]))
 

@@ -21,7 +21,7 @@ from cli.run import run  # noqa: E402
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 from fault_kinds import flips  # noqa: E402
-from fault_kinds._tables import load, plan_of, save  # noqa: E402
+from fault_kinds.small_model import load, plan_of, save  # noqa: E402
 
 from rowtier import RowtierError, UserError  # noqa: E402
 from rowtier.runtime.checkpoint import about, checksums, saves, shards  # noqa: E402

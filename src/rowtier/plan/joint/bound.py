@@ -34,7 +34,7 @@ _WORTH_PRICING = 1e-3  # of a bound, that the rounds of a case must save
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
+class BoundCase:
     """Plans that have no other rounds than some: what rows choose, and prices that prove most."""
 
     phase: Phase
@@ -48,7 +48,7 @@ class Least:
 
     pricing: Pricing
     tables: FlatTables
-    cases: tuple[Case, ...]
+    cases: tuple[BoundCase, ...]
 
     @cached_property
     def seconds(self) -> float:
@@ -101,7 +101,7 @@ def _least(pricing: Pricing) -> Least:
             continue
         fits, best = best_prices(tables, allowed_shelves(tables, phase))
         proof = at_prices(tables, best.prices, allowed_shelves(tables, phase), fine=True)
-        found = Least(pricing, tables, (*found.cases, Case(phase, fits, proof)))
+        found = Least(pricing, tables, (*found.cases, BoundCase(phase, fits, proof)))
     return found
 
 

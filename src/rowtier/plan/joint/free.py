@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from rowtier.band import Band, Bands
-from rowtier.plan.joint.bound import Case, Least, allowed_shelves, is_possible
+from rowtier.plan.joint.bound import BoundCase, Least, allowed_shelves, is_possible
 from rowtier.plan.joint.dual import MASSES, Priced, at_prices
 from rowtier.plan.joint.homes import NO_SUMS, Home
 from rowtier.plan.joint.problem import FlatTables, Pricing
@@ -91,7 +91,7 @@ def mixed(profile: Profile, hot: Bands, cold: Bands, share: float) -> Bands:
     return bands
 
 
-def shared_with_servers(least: Least, case: Case) -> Iterator[Bands]:
+def shared_with_servers(least: Least, case: BoundCase) -> Iterator[Bands]:
     """Rows divided between devices and servers by rank.
 
     Where a row costs as much on either, prices do not say how many go where. So both extremes are

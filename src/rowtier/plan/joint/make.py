@@ -30,7 +30,7 @@ from rowtier.cost.step import StepCost, step_cost
 from rowtier.errors import InfeasibleError, InvalidError
 from rowtier.plan.constraints import over_capacity
 from rowtier.plan.infeasible import why_infeasible
-from rowtier.plan.joint.bound import Case, Least, allowed_shelves, is_possible, least_of
+from rowtier.plan.joint.bound import BoundCase, Least, allowed_shelves, is_possible, least_of
 from rowtier.plan.joint.certificate import certificate_of
 from rowtier.plan.joint.dual import Priced, best_prices, scarcity_prices
 from rowtier.plan.joint.free import freely, shared_with_servers
@@ -40,6 +40,7 @@ from rowtier.plan.joint.place.fill import tidied
 from rowtier.plan.joint.place.make import Maker
 from rowtier.plan.joint.place.menu import menus_of
 from rowtier.plan.joint.problem import sums_of_devices
+from rowtier.plan.joint.rivals import RIVALS
 from rowtier.plan.joint.search import MOST_LOADS, Search
 from rowtier.plan.joint.space import MOST_TABLES
 from rowtier.plan.options import PlanOptions
@@ -150,7 +151,9 @@ class Planning:
                 found += self._free(maker, least, case)
         return found
 
-    def _placed(self, maker: Maker, least: Least, case: Case, *, limited: bool) -> list[Candidate]:
+    def _placed(
+        self, maker: Maker, least: Least, case: BoundCase, *, limited: bool
+    ) -> list[Candidate]:
         """What prices lead to in a case, with owners and without.
 
         For few tables all of it once more without sums inside groups, if there are some.
@@ -175,7 +178,7 @@ class Planning:
         best_s = min((self.rank_s(one) for one in found), default=np.inf)
         return len(self.profile.stats) > MANY_TABLES and best_s <= CLOSE * least.seconds
 
-    def _free(self, maker: Maker, least: Least, case: Case) -> list[Candidate]:
+    def _free(self, maker: Maker, least: Least, case: BoundCase) -> list[Candidate]:
         """What rows choose if every home is open, where it fits."""
         bands = [freely(least.pricing, least.tables, priced) for priced in (case.fits, case.proof)]
         if self.cluster.servers:
@@ -223,12 +226,8 @@ class Planning:
         So where the busiest of them alone, with all memory to themselves, take longer than the
         best step, all do.
         """
-        from rowtier.plan.make import METHODS
-
         sequences = any(s.table.pooling == "none" for s in self.profile.stats)
-        for method in METHODS:
-            if method == "joint" or method.endswith("milp"):
-                continue
+        for method in RIVALS:
             if method in CUT_SEQUENCES and not sequences:
                 continue
             if method in WITHOUT_OWNERS and least.without_owners_s >= best_s:
@@ -245,12 +244,10 @@ class Planning:
 
     def _placed_by(self, method: str, profile: Profile) -> Iterator[Bands]:
         """What another method places."""
-        from rowtier.plan.make import planner
-
         for split in (False, True) if method in CUT_TABLES else (self.options.split,):
             wishes = self.options.model_copy(update={"split": split})
             with contextlib.suppress(InfeasibleError):
-                bands = planner(method)(profile, self.cluster, wishes).bands
+                bands = RIVALS[method](profile, self.cluster, wishes).bands
                 if method in DEALT:
                     yield _changed(bands, order="spread")
                 if method not in DEALT or profile.form == "counted":

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rowtier.cluster import Cluster
 from rowtier.cost.memory import memory_sizes
 from rowtier.cost.options import CostOptions
-from rowtier.cost.touch import Bags, table_basis
+from rowtier.cost.touch import BagLengths, table_basis
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.plan.joint.columns import narrow_share, ungrained, with_cut_columns
 from rowtier.plan.joint.homes import (
@@ -271,5 +271,5 @@ def _sums(profile: Profile, unit_s: Floats, senders: Ints, masses: Floats, again
     needed = np.zeros((len(unit_s), len(masses)))
     for index, stats in enumerate(profile.stats):
         if stats.lookups and stats.table.pooling != "none":
-            needed[index] = Bags.of(stats).sums(masses) * profile.batch_size
+            needed[index] = BagLengths.of(stats).sums(masses) * profile.batch_size
     return Sums(np.ascontiguousarray(sends), flat_s, more_s, needed, again_s)

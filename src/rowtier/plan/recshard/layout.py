@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from rowtier.plan.recshard.bound import Bound
 from rowtier.plan.recshard.heat import Ints
-from rowtier.plan.recshard.pieces import Pieces
+from rowtier.plan.recshard.pieces import ItemPieces
 
 
 class Slice(NamedTuple):
@@ -20,10 +20,10 @@ class Slice(NamedTuple):
 
 
 @dataclass
-class Layout:
+class PieceLayout:
     """Every piece on a device; ranks before `cuts[t, j]` of item j are in memory t or faster."""
 
-    pieces: Pieces
+    pieces: ItemPieces
     cuts: Ints
     owner: Ints  # per piece
     slices: list[Slice] = field(default_factory=list)
@@ -32,6 +32,6 @@ class Layout:
 class Solution(NamedTuple):
     """A layout, the seconds per step of its slowest device, and what no other can beat."""
 
-    layout: Layout
+    layout: PieceLayout
     seconds: float
     bound: Bound

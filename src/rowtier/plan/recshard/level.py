@@ -13,7 +13,7 @@ import numpy as np
 
 from rowtier.plan.recshard.fill import fill_tiers, time_of_cuts
 from rowtier.plan.recshard.heat import Heat, Ints
-from rowtier.plan.recshard.layout import Layout, Slice
+from rowtier.plan.recshard.layout import PieceLayout, Slice
 from rowtier.plan.recshard.machine import Machine
 from rowtier.plan.recshard.pieces import needs_of, read_between, rows_between, run_worth
 
@@ -21,10 +21,10 @@ _RECEIVERS = 8  # devices that are asked to take a run
 _ENOUGH = 1e-7  # of the limit: devices that exceed it by less are left alone
 
 
-class Levelling:
+class RunLevelling:
     """Bytes and seconds per device while runs of ranks change hands."""
 
-    def __init__(self, heat: Heat, machine: Machine, layout: Layout):
+    def __init__(self, heat: Heat, machine: Machine, layout: PieceLayout):
         self.heat, self.machine, self.layout = heat, machine, layout
         pieces, owner, devices = layout.pieces, layout.owner, machine.devices
         self._on: list[list[int]] = [[] for _ in range(devices)]  # pieces

@@ -31,9 +31,9 @@ from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import GIGA, Certificate, Plan, Price, Proof
 from rowtier.plan.recshard.bound import Bound, pool_bound, whole_bound
 from rowtier.plan.recshard.heat import Heat, heat_of
-from rowtier.plan.recshard.layout import Layout, Solution
+from rowtier.plan.recshard.layout import PieceLayout, Solution
 from rowtier.plan.recshard.machine import Machine, machine_of, roomiest, tiers_by_speed
-from rowtier.plan.recshard.parts import Part, bands_of, heavy_rows_cut, item_of, whole_tables
+from rowtier.plan.recshard.parts import TablePart, bands_of, heavy_rows_cut, item_of, whole_tables
 from rowtier.plan.recshard.split import solve_split
 from rowtier.plan.recshard.whole import solve_whole
 from rowtier.profile.curve import Floats
@@ -47,7 +47,7 @@ HEAVY = (1 / 2, 1 / 16, 1 / 128)
 
 def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     """Place tables whole, or cut them if `options.split`, and bound what could be better."""
-    problem = Problem.of(profile, cluster, options)
+    problem = RecShardProblem.of(profile, cluster, options)
     if options.split:
         parts, solution = _split(problem)
     else:
@@ -57,14 +57,14 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
     return problem.certified("recshard", parts, solution.layout, solution.bound)
 
 
-def _whole(problem: Problem, wanted: float = np.inf) -> Solution | None:
+def _whole(problem: RecShardProblem, wanted: float = np.inf) -> Solution | None:
     heat, machine, options = problem.heat, problem.machine, problem.options
     if (heat.rows * heat.row_bytes).max() > machine.sizes.sum():
         return None
     return solve_whole(heat, machine, options.tolerance, options.seed, wanted)
 
 
-def _split(problem: Problem) -> tuple[list[Part], Solution | None]:
+def _split(problem: RecShardProblem) -> tuple[list[TablePart], Solution | None]:
     """Cut tables, unless whole ones come as close to the bound or closer."""
     heat, machine, tolerance = problem.heat, problem.machine, problem.options.tolerance
     bound = pool_bound(heat, machine, whole=False)
@@ -73,7 +73,7 @@ def _split(problem: Problem) -> tuple[list[Part], Solution | None]:
         whole = _whole(problem, enough)
         if whole is not None and whole.seconds <= enough:
             return problem.parts, whole._replace(bound=bound)
-    found: list[tuple[list[Part], Solution]] = []
+    found: list[tuple[list[TablePart], Solution]] = []
     tried = 0
     for share in HEAVY:
         parts, heat = problem.without_heavy_rows(share * bound.seconds)
@@ -91,18 +91,18 @@ def _split(problem: Problem) -> tuple[list[Part], Solution | None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Problem:
+class RecShardProblem:
     """Tables and devices, in words and as the solver sees them."""
 
     profile: Profile
     cluster: Cluster
     options: PlanOptions
     machine: Machine
-    parts: list[Part]  # the whole tables
+    parts: list[TablePart]  # the whole tables
     heat: Heat
 
     @classmethod
-    def of(cls, profile: Profile, cluster: Cluster, options: PlanOptions) -> Problem:
+    def of(cls, profile: Profile, cluster: Cluster, options: PlanOptions) -> RecShardProblem:
         """The problem, if there is room for the tables at all."""
         machine = machine_of(cluster, options.reserved)
         parts = whole_tables(profile)
@@ -111,7 +111,7 @@ class Problem:
         problem._check_room()
         return problem
 
-    def without_heavy_rows(self, seconds: float) -> tuple[list[Part], Heat]:
+    def without_heavy_rows(self, seconds: float) -> tuple[list[TablePart], Heat]:
         """The tables, with rows that take more than so many seconds cut by columns."""
         devices, cost = self.cluster.num_devices, float(self.machine.costs[0])
         hottest = self.heat.density[self.heat.first[:-1]] * self.heat.row_bytes * cost
@@ -167,7 +167,9 @@ class Problem:
             f"{show_bytes(int(self.machine.sizes.sum()))} each: add capacity or devices{whole}"
         )
 
-    def certified(self, method: str, parts: list[Part], layout: Layout, bound: Bound) -> Plan:
+    def certified(
+        self, method: str, parts: list[TablePart], layout: PieceLayout, bound: Bound
+    ) -> Plan:
         """The plan of a layout, its time computed anew from the bands."""
         bands = bands_of(parts, layout, self.cluster, self.options.constraints)
         plan = Plan.build(method, self.profile, self.cluster, bands)

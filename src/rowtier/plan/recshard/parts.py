@@ -14,14 +14,14 @@ from rowtier.band import Band
 from rowtier.cluster import Cluster
 from rowtier.plan.constraints import Constraints
 from rowtier.plan.recshard.heat import Item
-from rowtier.plan.recshard.layout import Layout, Slice
+from rowtier.plan.recshard.layout import PieceLayout, Slice
 from rowtier.plan.recshard.machine import tiers_by_speed
 from rowtier.profile.profile import Profile, TableStats
 
 _COLUMNS = 8  # a row is cut into multiples of this many columns
 
 
-class Part(NamedTuple):
+class TablePart(NamedTuple):
     """Ranks `start` to `stop` and columns `left` to `right` of a table."""
 
     stats: TableStats
@@ -37,13 +37,13 @@ class Part(NamedTuple):
         return None if whole else (self.left, self.right)
 
 
-def whole_tables(profile: Profile) -> list[Part]:
+def whole_tables(profile: Profile) -> list[TablePart]:
     """Every table as one part."""
     tables = [(stats, stats.table) for stats in profile.stats]
-    return [Part(s, 0, table.num_embeddings, 0, table.embedding_dim) for s, table in tables]
+    return [TablePart(s, 0, table.num_embeddings, 0, table.embedding_dim) for s, table in tables]
 
 
-def item_of(part: Part, profile: Profile, devices: int) -> Item:
+def item_of(part: TablePart, profile: Profile, devices: int) -> Item:
     """How hot the rows of a part are, for the lookups of all devices."""
     stats, table = part.stats, part.stats.table
     width = part.right - part.left
@@ -58,7 +58,7 @@ def item_of(part: Part, profile: Profile, devices: int) -> Item:
     return Item(stops, rates, part.stop - part.start, row_bytes)
 
 
-def heavy_rows_cut(part: Part, item: Item, cost: float, seconds: float) -> Iterator[Part]:
+def heavy_rows_cut(part: TablePart, item: Item, cost: float, seconds: float) -> Iterator[TablePart]:
     """The part, or if its hottest rows take more than `seconds` each, those cut by columns."""
     alone = item.rates * cost
     heavy = int(np.count_nonzero(alone > seconds))
@@ -70,13 +70,13 @@ def heavy_rows_cut(part: Part, item: Item, cost: float, seconds: float) -> Itera
     cuts = min(units, math.ceil(float(alone[0]) / seconds))
     edges = [part.left + _COLUMNS * (units * cut // cuts) for cut in range(cuts)]
     for left, right in pairwise([*edges, part.right]):
-        yield Part(part.stats, part.start, stop, left, right)
+        yield TablePart(part.stats, part.start, stop, left, right)
     if stop < part.stop:
         yield part._replace(start=stop)
 
 
 def bands_of(
-    parts: Sequence[Part], layout: Layout, cluster: Cluster, wanted: Constraints
+    parts: Sequence[TablePart], layout: PieceLayout, cluster: Cluster, wanted: Constraints
 ) -> dict[str, tuple[Band, ...]]:
     """The bands of every table."""
     tiers = [tier.name for tier in tiers_by_speed(cluster)]
@@ -101,13 +101,15 @@ def bands_of(
     return {name: tuple(listed) for name, listed in bands.items()}
 
 
-def _runs(part: Part, cuts: list[int], slices: list[Slice]) -> Iterator[tuple[int, int]]:
+def _runs(part: TablePart, cuts: list[int], slices: list[Slice]) -> Iterator[tuple[int, int]]:
     """Ranks from one change of memory or holder to the next."""
     changes = {edge for entry in slices for edge in (entry.start, entry.stop)}
     yield from pairwise(sorted({0, part.stop - part.start, *cuts, *changes}))
 
 
-def _band(part: Part, start: int, stop: int, members: list[int], tier: str, like: Band) -> Band:
+def _band(
+    part: TablePart, start: int, stop: int, members: list[int], tier: str, like: Band
+) -> Band:
     # A copy is not validated again, which counts with thousands of bands; plans are checked.
     return like.model_copy(
         update={

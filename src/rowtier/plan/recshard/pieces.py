@@ -11,7 +11,7 @@ from rowtier.plan.recshard.heat import Floats, Heat, Ints, bucket_of
 from rowtier.plan.recshard.machine import Machine
 
 
-class Pieces(NamedTuple):
+class ItemPieces(NamedTuple):
     """Item j is dealt out in `ways[j]` pieces: piece i holds the ranks r with r mod ways = i."""
 
     ways: Ints  # per item
@@ -24,14 +24,14 @@ class Pieces(NamedTuple):
         return np.cumsum(self.ways) - self.ways
 
 
-def pieces_of(ways: Ints) -> Pieces:
+def pieces_of(ways: Ints) -> ItemPieces:
     """All pieces, item by item."""
     item = np.repeat(np.arange(len(ways), dtype=np.int64), ways)
     first = np.cumsum(ways) - ways
-    return Pieces(ways, item, np.arange(len(item), dtype=np.int64) - first[item])
+    return ItemPieces(ways, item, np.arange(len(item), dtype=np.int64) - first[item])
 
 
-def whole_pieces(heat: Heat) -> Pieces:
+def whole_pieces(heat: Heat) -> ItemPieces:
     """Every item as one piece."""
     return pieces_of(np.ones(heat.items, dtype=np.int64))
 
@@ -84,7 +84,7 @@ def run_worth(
 
 
 @compiled
-def needs_of(heat: Heat, pieces: Pieces, cuts: Ints, costs: Floats) -> tuple[Floats, Ints]:
+def needs_of(heat: Heat, pieces: ItemPieces, cuts: Ints, costs: Floats) -> tuple[Floats, Ints]:
     """Seconds per step of every piece, and its bytes per memory."""
     seconds = np.zeros(len(pieces.item))
     held = np.zeros((len(pieces.item), len(costs)), dtype=np.int64)
@@ -103,7 +103,7 @@ def needs_of(heat: Heat, pieces: Pieces, cuts: Ints, costs: Floats) -> tuple[Flo
 
 
 def shares_of(
-    heat: Heat, pieces: Pieces, machine: Machine, cuts: Ints, device_seconds: float
+    heat: Heat, pieces: ItemPieces, machine: Machine, cuts: Ints, device_seconds: float
 ) -> tuple[Floats, Ints]:
     """What share of a device's seconds and of each of its memories pieces take, and their bytes."""
     seconds, held = needs_of(heat, pieces, cuts, machine.costs)

@@ -9,10 +9,10 @@ import numpy as np
 from rowtier.plan.recshard.bound import Bound
 from rowtier.plan.recshard.fill import NO_LIMIT, fill_tiers
 from rowtier.plan.recshard.heat import Heat, Ints
-from rowtier.plan.recshard.layout import Layout, Solution
-from rowtier.plan.recshard.level import Levelling
+from rowtier.plan.recshard.layout import PieceLayout, Solution
+from rowtier.plan.recshard.level import RunLevelling
 from rowtier.plan.recshard.machine import Machine
-from rowtier.plan.recshard.pieces import Pieces, pieces_of, shares_of, whole_pieces
+from rowtier.plan.recshard.pieces import ItemPieces, pieces_of, shares_of, whole_pieces
 from rowtier.plan.recshard.place import place
 
 # An item that takes more than this share of a device, in anything, is dealt out. Where that
@@ -32,7 +32,7 @@ def solve_split(heat: Heat, machine: Machine, bound: Bound, tolerance: float) ->
         needs, held = shares_of(heat, pieces, machine, cuts, bound.seconds)
         owner = place(needs, pieces.item, held, machine.devices, NO_LIMIT)
         assert owner is not None
-        for layout in _levelled(heat, machine, Layout(pieces, cuts, owner), bound, tolerance):
+        for layout in _levelled(heat, machine, PieceLayout(pieces, cuts, owner), bound, tolerance):
             if best is None or layout.seconds < best.seconds:
                 best = layout
             if best.seconds <= bound.seconds * (1 + tolerance):
@@ -41,12 +41,12 @@ def solve_split(heat: Heat, machine: Machine, bound: Bound, tolerance: float) ->
 
 
 def _levelled(
-    heat: Heat, machine: Machine, start: Layout, bound: Bound, tolerance: float
+    heat: Heat, machine: Machine, start: PieceLayout, bound: Bound, tolerance: float
 ) -> Iterator[Solution]:
     """Even devices out: with whole items refilled, which needs fewer slices, then without."""
     for refill in (True, False):
-        layout = Layout(start.pieces, start.cuts.copy(), start.owner)
-        level = Levelling(heat, machine, layout)
+        layout = PieceLayout(start.pieces, start.cuts.copy(), start.owner)
+        level = RunLevelling(heat, machine, layout)
         if refill:
             # Where levels differ a little, whole items absorb it: no slice, hardly any loss.
             level.refill()
@@ -71,7 +71,7 @@ def _pool_cuts(heat: Heat, machine: Machine) -> Ints:
     return cuts
 
 
-def _pieces(heat: Heat, machine: Machine, cuts: Ints, seconds: float, most: float) -> Pieces:
+def _pieces(heat: Heat, machine: Machine, cuts: Ints, seconds: float, most: float) -> ItemPieces:
     """Deal out every item that would take too much of a device."""
     needs, _ = shares_of(heat, whole_pieces(heat), machine, cuts, seconds)
     share = needs.max(axis=1)

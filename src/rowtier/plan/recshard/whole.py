@@ -9,7 +9,7 @@ from rowtier.plan.recshard.bound import SAFETY, Bound, alone_times, apart_bound,
 from rowtier.plan.recshard.exhaust import try_all
 from rowtier.plan.recshard.fill import best_read, fill_devices, fill_tiers, prices_of
 from rowtier.plan.recshard.heat import Floats, Heat, Ints
-from rowtier.plan.recshard.layout import Layout, Solution
+from rowtier.plan.recshard.layout import PieceLayout, Solution
 from rowtier.plan.recshard.machine import Machine
 from rowtier.plan.recshard.pieces import shares_of, whole_pieces
 from rowtier.plan.recshard.place import place
@@ -139,7 +139,7 @@ class _Search:
             return None
         heat, machine, owner = self.heat, self.machine, self.owner
         _, cuts = fill_devices(heat, owner, machine.sizes, machine.costs, machine.devices)
-        return Solution(Layout(whole_pieces(heat), cuts, owner), self.seconds, self.bound)
+        return Solution(PieceLayout(whole_pieces(heat), cuts, owner), self.seconds, self.bound)
 
 
 def first_prices(heat: Heat, machine: Machine) -> Floats:

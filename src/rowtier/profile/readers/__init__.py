@@ -1,6 +1,6 @@
 """Reading id data of any kind as one stream of chunks: `open_source` chooses the reader."""
 
-from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Source
+from rowtier.profile.readers.base import Chunk, Columns, DataPart, Ids, Source
 from rowtier.profile.readers.between import Between, Shifted
 from rowtier.profile.readers.open import open_source
 from rowtier.profile.readers.sample import Sample, Sampled
@@ -11,9 +11,9 @@ __all__ = [
     "Between",
     "Chunk",
     "Columns",
+    "DataPart",
     "Edge",
     "Ids",
-    "Part",
     "Sample",
     "Sampled",
     "Shifted",

@@ -104,7 +104,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Part:
+class DataPart:
     """A piece of the data that is read in one go. `dataclasses.asdict` of it is plain JSON."""
 
     index: int  # place in the order of the data
@@ -127,7 +127,7 @@ class Source(Protocol):
         ...
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DataPart, ...]:
         """All parts, in the order of the data."""
         ...
 
@@ -150,11 +150,11 @@ class Source(Protocol):
         """How many samples there are, by reading; None if the data can be read only once."""
         ...
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """The time of every sample of a part: numbers, timestamps, dates or strings."""
         ...
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         """The samples of a part, with these features only."""
         ...
 
@@ -181,7 +181,7 @@ class Wrapper:
         return self.source.ordered
 
 
-def numbered(parts: Sequence[Part], counts: Sequence[int]) -> tuple[Part, ...]:
+def numbered(parts: Sequence[DataPart], counts: Sequence[int]) -> tuple[DataPart, ...]:
     """Parts in order, with how many samples each has and the number of its first one."""
     found, first = [], 0
     for index, (part, samples) in enumerate(zip(parts, counts, strict=True)):

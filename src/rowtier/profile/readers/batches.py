@@ -24,7 +24,7 @@ from rowtier.profile.readers.arrays import (
     to_ids,
     to_int64,
 )
-from rowtier.profile.readers.base import Chunk, Ids, Part, missing, no_time
+from rowtier.profile.readers.base import Chunk, DataPart, Ids, missing, no_time
 
 _FORMS = (
     "give KeyedJaggedTensors, or dictionaries of feature -> (values, lengths), "
@@ -47,11 +47,11 @@ class BatchSource:
     ordered = True  # by the order in which the batches are given
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DataPart, ...]:
         """All batches are one part."""
-        return (Part(0, "batches", max(1, self.count or 1), samples=self.samples),)
+        return (DataPart(0, "batches", max(1, self.count or 1), samples=self.samples),)
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:  # noqa: ARG002
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:  # noqa: ARG002
         """Every batch as a chunk."""
         seen = 0
         for index, batch in enumerate(self._again()):
@@ -67,7 +67,7 @@ class BatchSource:
             return None
         return sum(chunk.samples for chunk in self.read(self.parts[0], self.asked[:1]))
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """The entry of this name in every batch, one after the other."""
         found = [_times(batch, column, f"batch {i}") for i, batch in enumerate(self._again())]
         kinds = {times.type for times in found}

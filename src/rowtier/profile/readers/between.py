@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rowtier.profile.readers.base import Chunk, Part, Wrapper
+from rowtier.profile.readers.base import Chunk, DataPart, Wrapper
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -33,16 +33,16 @@ class Between(Wrapper):
         return self.samples
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DataPart, ...]:
         """The parts inside the window, or what of them is inside."""
         cut = (self._inside(part) for part in self.source.parts)
         return tuple(part for part in cut if part is not None)
 
     @cached_property
-    def _whole(self) -> dict[int, Part]:
+    def _whole(self) -> dict[int, DataPart]:
         return {part.index: part for part in self.source.parts}
 
-    def _inside(self, part: Part) -> Part | None:
+    def _inside(self, part: DataPart) -> DataPart | None:
         end = self.stop if part.samples is None else part.first_sample + part.samples
         first, stop = max(self.first, part.first_sample), min(self.stop, end)
         if first >= stop:
@@ -53,7 +53,7 @@ class Between(Wrapper):
         weight = max(1, part.weight_bytes * (stop - first) // max(1, whole))
         return replace(part, first_sample=first, samples=stop - first, weight_bytes=weight)
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         """The samples of a part that lie inside the window."""
         whole = self._whole[part.index]
         for chunk in self.source.read(whole, features):
@@ -64,11 +64,11 @@ class Between(Wrapper):
             if chunk.first_sample + chunk.samples >= self.stop:
                 return
 
-    def _done(self, part: Part, chunk: Chunk) -> float:
+    def _done(self, part: DataPart, chunk: Chunk) -> float:
         assert part.samples is not None
         return min(1.0, (chunk.first_sample + chunk.samples - part.first_sample) / part.samples)
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """The times of the samples inside the window."""
         whole = self._whole[part.index]
         skipped = part.first_sample - whole.first_sample
@@ -91,20 +91,20 @@ class Shifted(Wrapper):
         return self.source.count_samples()
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DataPart, ...]:
         """The parts of the source, with the numbers of their samples in the whole."""
         return tuple(
             replace(part, first_sample=part.first_sample + self.by) for part in self.source.parts
         )
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         """The samples of a part, with their numbers in the whole."""
         for chunk in self.source.read(self._own(part), features):
             yield chunk.shifted(self.by)
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """The times of the samples of a part."""
         return self.source.times(self._own(part), column)
 
-    def _own(self, part: Part) -> Part:
+    def _own(self, part: DataPart) -> DataPart:
         return replace(part, first_sample=part.first_sample - self.by)

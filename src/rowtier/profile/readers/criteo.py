@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from rowtier.errors import InvalidError, Mistake, UserError
 from rowtier.profile.readers import criteo_text
 from rowtier.profile.readers.arrays import LARGEST
-from rowtier.profile.readers.base import Chunk, Ids, Ints, Part, no_time, numbered
+from rowtier.profile.readers.base import Chunk, DataPart, Ids, Ints, no_time, numbered
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 
 COLUMNS = ("label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27)))
@@ -39,14 +39,14 @@ _NEWLINE, _RETURN = 10, 13
 class CriteoSource:
     """Lines of one or more files in Criteo's format."""
 
-    ranges: tuple[Part, ...]  # of bytes; their samples are not numbered yet
+    ranges: tuple[DataPart, ...]  # of bytes; their samples are not numbered yet
 
     kind = "criteo"
     ordered = True
     features = FEATURES
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DataPart, ...]:
         """The ranges of bytes; of several, the lines are counted first."""
         return numbered(self.ranges, self._counts) if len(self.ranges) > 1 else self.ranges
 
@@ -64,11 +64,11 @@ class CriteoSource:
         """How many lines there are."""
         return sum(self._counts)
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """Refused: the format has no time."""
         raise no_time(part.path, column, "Criteo's files have I1 to I13 and C1 to C26")
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         """The lines that begin inside the part, some megabytes at a time."""
         _check_features(part.path, features)
         check_unchanged(part.path, part.stamp)
@@ -88,13 +88,13 @@ class CriteoSource:
 def open_criteo(files: Sequence[Path], features: Sequence[str]) -> CriteoSource:
     """List the byte ranges of all files. Nothing is read yet."""
     _check_features(str(files[0]), features)
-    parts: list[Part] = []
+    parts: list[DataPart] = []
     for path in files:
         stamp, size = stamp_of(path), path.stat().st_size
         cuts = [0, size] if _is_gzip(path) else _cuts(size)
         for piece, (start, stop) in enumerate(pairwise(cuts)):
             parts.append(
-                Part(
+                DataPart(
                     index=len(parts),
                     path=str(path),
                     weight_bytes=stop - start,
@@ -126,12 +126,12 @@ def _is_gzip(path: str | Path) -> bool:
         return file.read(2) == b"\x1f\x8b"
 
 
-def _blocks(part: Part) -> Iterator[tuple[bytes, float]]:
+def _blocks(part: DataPart) -> Iterator[tuple[bytes, float]]:
     """Whole lines of a part, and the share of it that is done."""
     return _gzip_blocks(part) if _is_gzip(part.path) else _plain_blocks(part)
 
 
-def _plain_blocks(part: Part) -> Iterator[tuple[bytes, float]]:
+def _plain_blocks(part: DataPart) -> Iterator[tuple[bytes, float]]:
     """Whole lines of a range of bytes."""
     with reading(part.path), open(part.path, "rb", buffering=0) as file:  # noqa: PTH123
         at = _line_start(file, part.start_byte, part)
@@ -148,7 +148,7 @@ def _plain_blocks(part: Part) -> Iterator[tuple[bytes, float]]:
             yield text, (at - first) / size
 
 
-def _gzip_blocks(part: Part) -> Iterator[tuple[bytes, float]]:
+def _gzip_blocks(part: DataPart) -> Iterator[tuple[bytes, float]]:
     """Whole lines of a gzipped file."""
     with (
         reading(part.path),
@@ -163,7 +163,7 @@ def _gzip_blocks(part: Part) -> Iterator[tuple[bytes, float]]:
             yield text, min(1.0, packed.tell() / part.weight_bytes)
 
 
-def _count_lines(part: Part) -> int:
+def _count_lines(part: DataPart) -> int:
     """How many lines of a part are samples."""
     check_unchanged(part.path, part.stamp)
     return sum(_filled_lines(text) for text, _ in _blocks(part))
@@ -179,7 +179,7 @@ def _filled_lines(text: bytes) -> int:
     return len(ends) - int(empty)
 
 
-def _columns_of(part: Part) -> tuple[str, ...]:
+def _columns_of(part: DataPart) -> tuple[str, ...]:
     """The columns of a file, by its first line: with a label, or without."""
     opened = gzip.open if _is_gzip(part.path) else open
     with reading(part.path), opened(part.path, "rb") as file:
@@ -189,7 +189,7 @@ def _columns_of(part: Part) -> tuple[str, ...]:
     return FEATURES if line.count(b"\t") == len(FEATURES) - 1 else COLUMNS
 
 
-def _whole_lines(text: bytes, part: Part, last: bool) -> tuple[bytes, bytes]:
+def _whole_lines(text: bytes, part: DataPart, last: bool) -> tuple[bytes, bytes]:
     """Cut after the last newline; the end of the data counts as one."""
     if last:
         return (text if not text or text.endswith(b"\n") else text + b"\n"), b""
@@ -199,7 +199,7 @@ def _whole_lines(text: bytes, part: Part, last: bool) -> tuple[bytes, bytes]:
     return text[:end], text[end:]
 
 
-def _line_start(file: IO[bytes], byte: int, part: Part) -> int:
+def _line_start(file: IO[bytes], byte: int, part: DataPart) -> int:
     """Where the first line begins that does not begin before `byte`."""
     if byte == 0:
         return 0
@@ -215,7 +215,7 @@ def _line_start(file: IO[bytes], byte: int, part: Part) -> int:
     return at
 
 
-def _endless(part: Part) -> UserError:
+def _endless(part: DataPart) -> UserError:
     return UserError(
         f"{part.path}: a line is longer than {LONGEST_LINE} bytes, so this is not Criteo's format; "
         "give text with 40 fields a line, or 39 without the label, and tabs between them"
@@ -265,7 +265,7 @@ def _newlines(text: bytes) -> int:
     return text.count(b"\n")
 
 
-def _explain(part: Part, wrong: _Wrong, lines: int, columns: Sequence[str]) -> InvalidError:
+def _explain(part: DataPart, wrong: _Wrong, lines: int, columns: Sequence[str]) -> InvalidError:
     """The error for people: which line of the file, which field, which value."""
     lines += _newlines(wrong.text[: wrong.line_at]) + 1
     if part.start_byte:

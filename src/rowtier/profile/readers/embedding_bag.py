@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from rowtier.errors import InvalidError, Mistake, UserError
 from rowtier.profile.readers.arrays import check_lengths, to_ids, to_int64
-from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, no_time, numbered
+from rowtier.profile.readers.base import Chunk, Columns, DataPart, Ids, no_time, numbered
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 
 _TRIPLE = (
@@ -38,14 +38,14 @@ _TRIPLE = (
 class EmbeddingBagSource:
     """One or more files of Meta's embedding accesses."""
 
-    files: tuple[Part, ...]
+    files: tuple[DataPart, ...]
 
     kind = "embedding_bag"
     ordered = True
     features: tuple[str, ...] = ()  # how many tables there are is only known on reading
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DataPart, ...]:
         """A part for each file; of several, the samples are counted first."""
         if len(self.files) < 2:
             return self.files
@@ -60,11 +60,11 @@ class EmbeddingBagSource:
         """How many samples there are."""
         return sum(_samples(file) if file.samples is None else file.samples for file in self.parts)
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """Refused: the format holds ids only."""
         raise no_time(part.path, column, "the files of dlrm_datasets hold ids only")
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         """A file as one chunk."""
         check_unchanged(part.path, part.stamp)
         with _unpacked(part.path) as path:
@@ -83,20 +83,20 @@ def open_embedding_bag(files: Sequence[Path], features: Sequence[str]) -> Embedd
         raise InvalidError(files[0], [Mistake(name, None, text) for name in odd])
     stamps = [stamp_of(path) for path in files]
     parts = (
-        Part(index, str(path), path.stat().st_size, stamp=stamp)
+        DataPart(index, str(path), path.stat().st_size, stamp=stamp)
         for index, (path, stamp) in enumerate(zip(files, stamps, strict=True))
     )
     return EmbeddingBagSource(tuple(parts))
 
 
-def _samples(file: Part) -> int:
+def _samples(file: DataPart) -> int:
     check_unchanged(file.path, file.stamp)
     with _unpacked(file.path) as path:
         return int(_load(path, file.path).lengths.shape[1])
 
 
 @dataclass(frozen=True, eq=False)
-class _Bags:
+class _BagFile:
     """The content of one file, as NumPy views."""
 
     path: str
@@ -168,7 +168,7 @@ def _unpack(path: str, plain: IO[bytes]) -> None:
         ) from None
 
 
-def _load(path: str, named: str) -> _Bags:
+def _load(path: str, named: str) -> _BagFile:
     _need_torch(named)
     import torch
 
@@ -188,4 +188,4 @@ def _load(path: str, named: str) -> _Bags:
     kinds = all(array.dtype.kind in "iu" for array in (indices, offsets, lengths))
     if not shapes or not kinds or len(offsets) not in (lengths.size, lengths.size + 1):
         raise InvalidError(named, [Mistake("", None, f"the file {_TRIPLE}")])
-    return _Bags(named, indices, offsets, np.atleast_2d(lengths))
+    return _BagFile(named, indices, offsets, np.atleast_2d(lengths))

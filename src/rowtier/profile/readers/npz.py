@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake
 from rowtier.profile.readers.arrays import ACCEPTED, check_lengths, to_ids, to_int64
-from rowtier.profile.readers.base import Chunk, Ids, Ints, Part, missing, numbered
+from rowtier.profile.readers.base import Chunk, DataPart, Ids, Ints, missing, numbered
 from rowtier.profile.readers.files import check_unchanged, damaged, reading, stamp_of
 from rowtier.reading import StrPath
 
@@ -31,7 +31,7 @@ BLOCK_SAMPLES = 2**16
 class NpzSource:
     """One or more `.npz` files, read from end to end without holding them."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[DataPart, ...]
     features: tuple[str, ...]
 
     kind = "npz"
@@ -42,14 +42,14 @@ class NpzSource:
         """How many samples there are."""
         return sum(part.samples or 0 for part in self.parts)
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         """A file in blocks of samples."""
         assert part.samples is not None
         check_unchanged(part.path, part.stamp)
         with reading(part.path), ExitStack() as stack:
             file = stack.enter_context(zipfile.ZipFile(part.path))
             streams = {
-                name: _Stream(part.path, name, _arrays(file, part.path, name, stack))
+                name: _FeatureStream(part.path, name, _arrays(file, part.path, name, stack))
                 for name in features
             }
             for start in range(0, part.samples, BLOCK_SAMPLES):
@@ -64,7 +64,7 @@ class NpzSource:
         """How many samples there are; the headers say so."""
         return self.samples
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """An array with one entry a sample."""
         check_unchanged(part.path, part.stamp)
         with reading(part.path), zipfile.ZipFile(part.path) as file:
@@ -79,7 +79,7 @@ class NpzSource:
 
 def open_npz(files: Sequence[Path], features: Sequence[str]) -> NpzSource:
     """Read the headers of the arrays that are needed, and check that they fit together."""
-    parts: list[Part] = []
+    parts: list[DataPart] = []
     names: dict[str, None] = {}
     for path in files:
         stamp = stamp_of(path)
@@ -87,7 +87,7 @@ def open_npz(files: Sequence[Path], features: Sequence[str]) -> NpzSource:
             names.update(dict.fromkeys(_features(file)))
             samples = _samples(file, path, features)
             weight = path.stat().st_size
-        parts.append(Part(len(parts), str(path), weight, samples=samples, stamp=stamp))
+        parts.append(DataPart(len(parts), str(path), weight, samples=samples, stamp=stamp))
     return NpzSource(numbered(parts, [part.samples or 0 for part in parts]), tuple(names))
 
 
@@ -115,7 +115,7 @@ class _Array:
 
 
 @dataclass(eq=False)
-class _Stream:
+class _FeatureStream:
     """A feature, read block by block."""
 
     path: str

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from rowtier.errors import InvalidError, Mistake
 from rowtier.profile.readers.arrays import ACCEPTED, from_arrow, id_kind
-from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, missing, numbered
+from rowtier.profile.readers.base import Chunk, Columns, DataPart, Ids, missing, numbered
 from rowtier.profile.readers.files import changed, check_unchanged, damaged, reading, stamp_of
 from rowtier.reading import StrPath
 
@@ -44,7 +44,7 @@ class _Opened(threading.local):
 class ParquetSource:
     """Row groups of one or more Parquet files."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[DataPart, ...]
     features: tuple[str, ...]
     whole_keys: frozenset[str] = frozenset()  # keys of the path whose values are all integers
     _opened: _Opened = field(default_factory=_Opened, repr=False)
@@ -57,7 +57,7 @@ class ParquetSource:
         """How many samples there are."""
         return sum(part.samples or 0 for part in self.parts)
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         """A row group as one chunk."""
         file = self._open(part)
         if part.piece >= file.num_row_groups:
@@ -73,7 +73,7 @@ class ParquetSource:
         """How many samples there are; the footers say so."""
         return self.samples
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """The values of a column, or of a key of the path, for every sample of a row group."""
         file = self._open(part)
         found = file.schema_arrow.get_all_field_indices(column)
@@ -91,7 +91,7 @@ class ParquetSource:
         told = int(value) if value is not None and column in self.whole_keys else value
         return pa.repeat(pa.scalar(told, kind), part.samples or 0)
 
-    def _column(self, part: Part, name: str) -> Ids:
+    def _column(self, part: DataPart, name: str) -> Ids:
         file = self._open(part)
         if name not in self._opened.names:
             return self._constant(part, name)
@@ -103,7 +103,7 @@ class ParquetSource:
             raise damaged(part.path, why, f"{name} in row group {part.piece}")
         return ids
 
-    def _constant(self, part: Part, key: str) -> Ids:
+    def _constant(self, part: DataPart, key: str) -> Ids:
         value = path_keys(part.path)[key]
         samples = part.samples or 0
         if value is None:
@@ -112,7 +112,7 @@ class ParquetSource:
             return Ids(np.full(samples, int(value)))
         return Ids(pa.repeat(pa.scalar(value, pa.large_string()), samples))
 
-    def _open(self, part: Part) -> Any:
+    def _open(self, part: DataPart) -> Any:
         opened = self._opened
         check_unchanged(part.path, part.stamp)
         if (opened.path, opened.stamp) != (part.path, part.stamp):
@@ -130,7 +130,7 @@ class ParquetSource:
 
 def open_parquet(files: Sequence[Path], features: Sequence[str]) -> ParquetSource:
     """Read the footers of all files, check the columns, and list the row groups."""
-    groups: list[Part] = []
+    groups: list[DataPart] = []
     names: dict[str, None] = {}
     kinds: dict[str, tuple[str, Path]] = {}
     for path in files:
@@ -145,7 +145,7 @@ def open_parquet(files: Sequence[Path], features: Sequence[str]) -> ParquetSourc
     return ParquetSource(parts, tuple(names), whole_keys(files))
 
 
-def _row_groups(path: Path, stamp: str, metadata: Any) -> Iterator[Part]:
+def _row_groups(path: Path, stamp: str, metadata: Any) -> Iterator[DataPart]:
     for piece in range(metadata.num_row_groups):
         group = metadata.row_group(piece)
         if not 0 <= group.num_rows <= MOST_GROUP_ROWS:
@@ -154,7 +154,7 @@ def _row_groups(path: Path, stamp: str, metadata: Any) -> Iterator[Part]:
         if group.num_rows:
             # Of all columns: pyarrow can abort the process on a damaged footer if asked for one.
             weight = group.total_byte_size
-            yield Part(0, str(path), weight, piece, samples=group.num_rows, stamp=stamp)
+            yield DataPart(0, str(path), weight, piece, samples=group.num_rows, stamp=stamp)
 
 
 def _check_columns(schema: pa.Schema, features: Sequence[str], path: StrPath) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.jit import compiled
-from rowtier.profile.readers.base import Chunk, Columns, Ids, Part, Wrapper
+from rowtier.profile.readers.base import Chunk, Columns, DataPart, Ids, Wrapper
 
 LEAST_GROUPS = 20  # so that the sample is spread over the data
 _GROUPS_PER_SHARE = (
@@ -56,7 +56,7 @@ class Sampled(Wrapper):
         return None
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[DataPart, ...]:
         """The parts that are read; they keep their place and their number."""
         parts = self.source.parts
         if self.source.kind != "parquet" or len(parts) < 2 * LEAST_GROUPS:
@@ -73,7 +73,7 @@ class Sampled(Wrapper):
         chosen = sum(part.samples or 0 for part in self.parts)
         return min(1.0, self.sample.share * everything / chosen) if chosen else self.sample.share
 
-    def read(self, part: Part, features: Sequence[str]) -> Iterator[Chunk]:
+    def read(self, part: DataPart, features: Sequence[str]) -> Iterator[Chunk]:
         """The samples of a part that were picked."""
         key = _key(self.sample.seed, "rows")
         for chunk in self.source.read(part, features):
@@ -86,7 +86,7 @@ class Sampled(Wrapper):
         """How many are picked is told by reading alone."""
         return
 
-    def times(self, part: Part, column: str) -> pa.Array:
+    def times(self, part: DataPart, column: str) -> pa.Array:
         """Of all samples of the part, picked or not."""
         return self.source.times(part, column)
 

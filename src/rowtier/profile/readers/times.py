@@ -10,14 +10,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
-from rowtier.profile.readers.base import Part
+from rowtier.profile.readers.base import DataPart
 
 Edge = float | str | dt.date  # a share such as 0.5 or "50%", or a time
 Numbers = NDArray[np.int64] | NDArray[np.float64]
 _WORDS = "numbers, timestamps, dates or strings such as 2016-01-31"
 
 
-def check_kind(part: Part, column: str, kind: pa.DataType, before: pa.DataType) -> None:
+def check_kind(part: DataPart, column: str, kind: pa.DataType, before: pa.DataType) -> None:
     """Refuse times of a type that does not compare with those before."""
     if _rough(kind) != _rough(before):
         raise UserError(
@@ -40,7 +40,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(inner) or pa.types.is_large_string(inner))
 
 
-def as_numbers(part: Part, column: str, array: pa.Array) -> Numbers:
+def as_numbers(part: DataPart, column: str, array: pa.Array) -> Numbers:
     """Times as numbers that compare alike: microseconds where they are moments."""
     if array.null_count:
         at = int(np.argmax(array.is_null().to_numpy(zero_copy_only=False)))
@@ -63,7 +63,7 @@ def as_numbers(part: Part, column: str, array: pa.Array) -> Numbers:
         ) from None
 
 
-def _finite(part: Part, column: str, array: pa.Array) -> Numbers:
+def _finite(part: DataPart, column: str, array: pa.Array) -> Numbers:
     numbers = array.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     odd = ~np.isfinite(numbers)
     if odd.any():
@@ -93,7 +93,9 @@ def _microseconds(array: pa.Array) -> Numbers:
     return numbers * (micro // per_second) if per_second <= micro else numbers // 1000
 
 
-def check_order(part: Part, column: str, array: pa.Array, numbers: Numbers, before: float) -> None:
+def check_order(
+    part: DataPart, column: str, array: pa.Array, numbers: Numbers, before: float
+) -> None:
     """Refuse times that fall back, and name the first that does."""
     falls = np.flatnonzero(numbers[1:] < numbers[:-1]) + 1
     if numbers[0] < before:

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from rowtier.errors import UserError
 from rowtier.fields import check_text
-from rowtier.profile.readers.base import Part, Source
+from rowtier.profile.readers.base import DataPart, Source
 from rowtier.profile.readers.between import Between
 from rowtier.profile.readers.times import (
     Edge,
@@ -75,7 +75,7 @@ class TimeWindow:
             if edge is not None and _share(name, edge, timed=True) is None
         }
 
-    def _position(self, name: str, edge: Edge, samples: int, found: _Found | None) -> int:
+    def _position(self, name: str, edge: Edge, samples: int, found: _TimesFound | None) -> int:
         """How many samples lie before an edge."""
         share = _share(name, edge, timed=found is not None)
         if share is not None:
@@ -117,7 +117,7 @@ def _count(source: Source) -> int:
 
 
 @dataclass(eq=False)
-class _Found:
+class _TimesFound:
     """What reading the column of times has shown so far."""
 
     column: str
@@ -129,7 +129,7 @@ class _Found:
     outside: list[str] = field(default_factory=list)  # edges that come before all samples
     beyond: dict[str, bool] = field(default_factory=dict)  # edges that come after all so far
 
-    def add(self, part: Part, array: pa.Array) -> None:
+    def add(self, part: DataPart, array: pa.Array) -> None:
         """Check the times of a part, and note where in it the edges are."""
         if part.samples not in (None, len(array)):
             raise UserError(
@@ -165,11 +165,11 @@ class _Found:
                 )
 
 
-def _search(source: Source, column: str, edges: dict[str, Edge]) -> _Found:
+def _search(source: Source, column: str, edges: dict[str, Edge]) -> _TimesFound:
     """Check that times are in order from end to end, and find where the edges are."""
     if source.samples is None and source.kind == "batches":
         _count(source)
-    found = _Found(column, edges)
+    found = _TimesFound(column, edges)
     for part in source.parts:
         found.add(part, source.times(part, column))
     found.check_edges()

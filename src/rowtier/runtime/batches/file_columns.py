@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from rowtier.errors import InvalidError, Mistake, UserError
-from rowtier.profile.readers import Part, Source
+from rowtier.profile.readers import DataPart, Source
 from rowtier.profile.readers.base import missing
 from rowtier.profile.readers.criteo import COLUMNS as CRITEO_COLUMNS
 from rowtier.profile.readers.files import changed, check_unchanged, reading
@@ -44,7 +44,7 @@ class PartColumns(Protocol):
 class FileColumns(Protocol):
     """Columns of some files."""
 
-    def open(self, part: Part) -> PartColumns:
+    def open(self, part: DataPart) -> PartColumns:
         """The columns of a part."""
         ...
 
@@ -85,7 +85,7 @@ class _Arrays:
 
 @dataclass(frozen=True)
 class _NoColumns:
-    def open(self, part: Part) -> PartColumns:  # noqa: ARG002
+    def open(self, part: DataPart) -> PartColumns:  # noqa: ARG002
         return _Arrays({})
 
 
@@ -111,7 +111,7 @@ class _ParquetColumns:
                 raise InvalidError(path, mistakes)
         return cls(names)
 
-    def open(self, part: Part) -> PartColumns:
+    def open(self, part: DataPart) -> PartColumns:
         check_unchanged(part.path, part.stamp)
         if part.path != self._path:
             with reading(part.path):
@@ -168,7 +168,7 @@ def _stored_type(kind: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _numbers(column: pa.ChunkedArray, part: Part, name: str) -> Numbers:
+def _numbers(column: pa.ChunkedArray, part: DataPart, name: str) -> Numbers:
     stored = _stored_type(column.type)
     if stored is None:
         raise changed(part.path)
@@ -193,7 +193,7 @@ def _flat(array: pa.Array, stored: pa.DataType) -> Numbers:
     return found
 
 
-def _refuse_nulls(array: pa.Array, stored: pa.DataType, part: Part, name: str) -> None:
+def _refuse_nulls(array: pa.Array, stored: pa.DataType, part: DataPart, name: str) -> None:
     """A missing float is NaN; other types have nothing to say it with."""
     if array.null_count and not pa.types.is_floating(stored):
         place = f"{name} in row group {part.piece}"
@@ -217,7 +217,7 @@ class _NpzColumns:
                 raise InvalidError(part.path, absent)
         return cls(names)
 
-    def open(self, part: Part) -> PartColumns:
+    def open(self, part: DataPart) -> PartColumns:
         check_unchanged(part.path, part.stamp)
         with reading(part.path), zipfile.ZipFile(part.path) as file:
             found = {name: read_array(file, f"{name}.npy", part.path) for name in self.names}
@@ -240,7 +240,7 @@ class _CriteoColumns:
 
     names: tuple[str, ...]
 
-    def open(self, part: Part) -> PartColumns:
+    def open(self, part: DataPart) -> PartColumns:
         check_unchanged(part.path, part.stamp)
         return _CriteoLines(self.names, part, _lines(part))
 
@@ -248,7 +248,7 @@ class _CriteoColumns:
 @dataclass
 class _CriteoLines:
     names: tuple[str, ...]
-    part: Part
+    part: DataPart
     lines: Iterator[bytes]
 
     def take(self, samples: int) -> dict[str, Numbers]:
@@ -271,7 +271,7 @@ class _CriteoLines:
         return float(text or "nan")
 
 
-def _lines(part: Part) -> Iterator[bytes]:
+def _lines(part: DataPart) -> Iterator[bytes]:
     """The lines that begin in a part and are not empty."""
     with reading(part.path), open(part.path, "rb") as plain:  # noqa: PTH123
         packed = plain.read(2) == b"\x1f\x8b"
@@ -280,7 +280,7 @@ def _lines(part: Part) -> Iterator[bytes]:
         yield from (line for line in lines if line.strip(b"\r\n"))
 
 
-def _plain_lines(file: IO[bytes], part: Part) -> Iterator[bytes]:
+def _plain_lines(file: IO[bytes], part: DataPart) -> Iterator[bytes]:
     at = part.start_byte
     if at:
         file.seek(at - 1)

@@ -26,7 +26,7 @@ LANES = (12, 4, 2)  # one of them if there is enough data; else 1. Workers best 
 _WINDOWS_PER_LANE = 4  # or more: the window in which a lane ends is decoded for the next one, too
 
 
-class Slice(NamedTuple):
+class WindowSlice(NamedTuple):
     """Samples `start` to `stop` of a window, counted in the order in which they are dealt."""
 
     window: int
@@ -125,7 +125,7 @@ class EpochOrder:
         """The lane of a batch."""
         return number % self.lanes
 
-    def slices(self, rank: int, number: int) -> list[Slice]:
+    def slices(self, rank: int, number: int) -> list[WindowSlice]:
         """The samples of a rank's batch."""
         index = self._index(number)
         start, stop = self.dealing.span(rank, index)
@@ -164,13 +164,15 @@ class EpochOrder:
         # Whatever was dealt before, to all ranks, and to the ranks before in this batch.
         return sum(begin for begin, _ in others) + sum(end - begin for begin, end in others[:rank])
 
-    def _cut(self, start: int, stop: int) -> list[Slice]:
+    def _cut(self, start: int, stop: int) -> list[WindowSlice]:
         edges, found = self._edges, []
         window = int(np.searchsorted(edges, start, side="right")) - 1
         while start < stop:
             end = min(stop, int(edges[window + 1]))
             if end > start:
-                found.append(Slice(window, start - int(edges[window]), end - int(edges[window])))
+                found.append(
+                    WindowSlice(window, start - int(edges[window]), end - int(edges[window]))
+                )
             start, window = end, window + 1
         return found
 

@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rowtier.profile.readers import Ids, Part, Source
+from rowtier.profile.readers import DataPart, Ids, Source
 from rowtier.profile.readers.files import changed
 from rowtier.runtime.batches.file_columns import FileColumns, Numbers, open_columns
-from rowtier.runtime.batches.sample_order import EpochOrder, Slice
+from rowtier.runtime.batches.sample_order import EpochOrder, WindowSlice
 
 Ints = NDArray[np.int64]
 
@@ -103,7 +103,7 @@ class SampleFiles:
 
     source: Source
     features: tuple[str, ...]
-    parts: tuple[Part, ...]
+    parts: tuple[DataPart, ...]
     part_samples: tuple[int, ...]
     columns: FileColumns
 
@@ -125,7 +125,7 @@ class SampleFiles:
             raise changed(self.parts[part].path)
 
 
-def _count(source: Source, part: Part) -> int:
+def _count(source: Source, part: DataPart) -> int:
     if part.samples is not None:
         return part.samples
     return sum(chunk.samples for chunk in source.read(part, ()))
@@ -178,7 +178,7 @@ class _Window:
         pieces = [piece for part in order.windows[number] for piece in files.chunks(part)]
         return cls(number, joined(pieces), permutation)
 
-    def cut(self, piece: Slice) -> Samples:
+    def cut(self, piece: WindowSlice) -> Samples:
         return self.samples.take(self.permutation[piece.start : piece.stop])
 
 
@@ -192,7 +192,7 @@ class _Stream:
         self._chunk = Samples(0, {}, {})
         self._start = 0  # of the chunk, in its part
 
-    def cut(self, piece: Slice) -> Iterator[Samples]:
+    def cut(self, piece: WindowSlice) -> Iterator[Samples]:
         """The samples of a slice, which begins where earlier ones ended, or later."""
         if piece.window != self._part or piece.start < self._start:
             self._part, self._chunks = piece.window, self._files.chunks(piece.window)

@@ -20,10 +20,10 @@ from rowtier.fields import Count
 from rowtier.files import FORMAT_VERSION, Noun, check_version, dump_json, parse
 from rowtier.manifest import read_manifest
 from rowtier.reading import StrPath, read_mapping
+from rowtier.runtime.deltas.remedies import AGAIN
 from rowtier.runtime.store.position import Position
 
 INDEX = "delta.json"
-AGAIN = "copy the folder from where it is whole, or export the tables"  # again
 _NUMPY = {"float32": "F32", "float16": "F16", "uint16": "BF16"}
 _TORCH = {"torch.float32": "F32", "torch.float16": "F16", "torch.bfloat16": "BF16"}
 

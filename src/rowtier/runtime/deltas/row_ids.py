@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,12 @@ from safetensors import SafetensorError
 
 from rowtier.errors import InvalidError, MismatchError, Mistake
 from rowtier.profile.hashing import string_parts, strings_of
-from rowtier.runtime.deltas.delta import AGAIN, Delta
+from rowtier.runtime.deltas.remedies import AGAIN
 from rowtier.runtime.deltas.strips import read_strips
 from rowtier.runtime.growing_names import INT_NAMES, NAME_STARTS, NAME_TEXT
+
+if TYPE_CHECKING:
+    from rowtier.runtime.deltas.delta import Delta
 
 Array = NDArray[Any]
 WEIGHT = ".weight"  # how names of weights end in an export

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.cost.touch import Bags, table_basis
+from rowtier.cost.touch import BagLengths, table_basis
 from rowtier.cost.tree import tree_of
 from rowtier.jit import compiled
 from rowtier.plan.joint.dual import Priced, at_prices
@@ -162,13 +162,13 @@ def _owned(costs: HomeCosts, pricing: Pricing, stats: TableStats) -> Flags:
 class _SumsCost:
     """Seconds that sums of one class take, by the share of lookups that goes that way."""
 
-    bags: Bags
+    bags: BagLengths
     all_s: Floats  # by class: for a sum of every sample of a batch
 
     @classmethod
     def of(cls, pricing: Pricing, tables: FlatTables, index: int) -> _SumsCost:
         all_s = pricing.profile.batch_size * tables.sums.alone_s(index)
-        return cls(Bags.of(pricing.profile.stats[index]), all_s)
+        return cls(BagLengths.of(pricing.profile.stats[index]), all_s)
 
     def __call__(self, sums: int, share: float) -> float:
         return float(self.all_s[sums] * self.bags.sums(np.array([min(share, 1.0)]))[0])

@@ -15,7 +15,7 @@ import numpy as np
 from rowtier.cluster import Cluster
 from rowtier.cost.options import CostOptions
 from rowtier.cost.time import link_s_per_byte
-from rowtier.cost.touch import Bags
+from rowtier.cost.touch import BagLengths
 from rowtier.cost.tree import tree_of
 from rowtier.plan.joint.place.menu import Menu
 from rowtier.profile.curve import Floats, Ints
@@ -154,9 +154,9 @@ class PlacedRows:
         return bool(self.menu.by_sums[self.own_home[owned]].all())
 
     @cached_property
-    def bags(self) -> Bags:
+    def bags(self) -> BagLengths:
         """How many lookups samples bring."""
-        return Bags.of(self.menu.stats)
+        return BagLengths.of(self.menu.stats)
 
     @cached_property
     def sum_bytes(self) -> float:

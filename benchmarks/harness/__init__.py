@@ -1,0 +1,1 @@
+"""What benchmarks share; a folder for each that has parts of its own."""

@@ -1,0 +1,1 @@
+"""Parts of `bounds.py`: problems, plans and edits that are held against certificates."""

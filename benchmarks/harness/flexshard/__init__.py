@@ -1,0 +1,1 @@
+"""Parts of `flexshard.py`: sequences, plans, and what ranks do."""

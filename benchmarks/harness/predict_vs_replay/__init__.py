@@ -1,0 +1,1 @@
+"""Parts of `predict_vs_replay.py`."""

@@ -1,0 +1,1 @@
+"""Parts of `public_gpu.py`: what was published."""

@@ -1,0 +1,1 @@
+"""Parts of `sca.py`: expectations against draws, and training with and without caches."""

@@ -1,0 +1,1 @@
+"""Parts of `step_truth.py`: data, what ranks do, and figures."""
