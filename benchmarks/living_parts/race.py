@@ -1,4 +1,4 @@
-"""One rank of `living.py`: three contenders that train the same batches in turns."""
+"""One rank of `contenders.py`: three of them train the same batches in turns."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from _living_data import Stream
 
+from living_parts.streams import Stream
 from rowtier import Plan
 from rowtier.torch import SGD, Autopilot, Disk, ShardedEmbeddings
 

@@ -1,4 +1,4 @@
-"""What `living.py` trains on: samples in time order, the first ones profiled, others trained."""
+"""What contenders train on: samples in time order, the first ones profiled, others trained."""
 
 from __future__ import annotations
 

@@ -1,0 +1,81 @@
+"""A first plan that is kept, an Autopilot, and plans that change for free.
+
+Two ranks on RAM and a disk train data in time order, of which the first fifth was profiled:
+
+    drift        `synth drift`: one table whose hot rows change while the data goes by
+    rentals      11 tables of a shop that rents clothes
+    diginetica   sessions in a shop
+
+RAM has room for a fifth of the rows, and a buffer for the pages of one step: a larger one would be
+RAM by another name. A check is made six times, but not before 1,000 steps. Three contenders train
+the same batches in turns, step by step, in the same processes: one keeps the first plan; one has an
+Autopilot, whose counting, moving and waiting for a plan is part of its time; the oracle is
+replanned at every check from all that was looked up since the one before, and neither planning nor
+moving is part of its time. Figures are steps per second over the whole run, as ratios.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from _form import Measured
+from _job import run_ranks
+from _trainer import machine
+
+from living_parts.race import ORACLE, PILOT, STATIC, Race, raced
+from living_parts.streams import Stream, streams
+from rowtier import make_plan
+
+RANKS, CHECKS, IN_RAM = 2, 6, 0.2
+LEAST_EVERY, QUICK_EVERY = 1000, 40  # steps from one check to the next, as docs/living.md has it
+BUFFER_BYTES = 2 << 20  # of pages, on a rank: those of a step
+Row = dict[str, Any]
+
+
+def measure(quick: bool) -> Measured:
+    """All data."""
+    least = QUICK_EVERY if quick else LEAST_EVERY
+    rows = [_measured(*pair, least) for pair in streams(quick)]
+    static = {row["data"]: row["vs_static"] for row in rows}
+    figures = {
+        "autopilot_vs_static_drift": static["drift"],
+        "autopilot_vs_static_min": min(static.values()),
+        "autopilot_vs_oracle": min(row["vs_oracle"] for row in rows),
+    }
+    return Measured(rows, figures)
+
+
+def _measured(stream: Stream, batch_size: int, least_every: int) -> Row:
+    step_samples = RANKS * batch_size
+    steps = (stream.samples - stream.first) // step_samples
+    every = min(steps, max(least_every, steps // CHECKS))
+    row_bytes = sum(t.num_embeddings * t.embedding_dim * 4 for t in stream.tables)
+    cluster = machine(RANKS, int(IN_RAM * row_bytes))
+    plan = make_plan(stream.profile(0, stream.first), cluster)
+    edges = [stream.first + check * every * step_samples for check in range(steps // every + 1)]
+    replanned = tuple(
+        make_plan(stream.profile(start, stop), cluster) for start, stop in pairwise(edges)
+    )
+    counted = max(1, every // 32)
+    race = Race(stream, plan, replanned, batch_size, steps, every, counted, BUFFER_BYTES)
+    found = run_ranks(RANKS, raced, race)[0]
+    seconds = found["seconds"]
+    return {
+        "data": stream.name,
+        "steps": steps,
+        "static_steps_per_s": steps / seconds[STATIC],
+        "autopilot_steps_per_s": steps / seconds[PILOT],
+        "oracle_steps_per_s": steps / seconds[ORACLE],
+        "vs_static": seconds[STATIC] / seconds[PILOT],
+        "vs_oracle": seconds[ORACLE] / seconds[PILOT],
+        "checks_s": found["checks_s"],
+        "move_s": found["move_s"],
+        "moved_bytes": found["moved_bytes"],
+        "moves": sum(decision["moved"] for decision in found["decisions"]),
+        "decisions": [_short(decision) for decision in found["decisions"]],
+    }
+
+
+def _short(decision: Row) -> Row:
+    return {key: decision[key] for key in ("step", "current_s", "best_s", "move_bytes", "moved")}
