@@ -52,24 +52,28 @@ def raced(rank: int, size: int, race: Race) -> dict[str, Any]:
 def _run(
     rank: int, size: int, race: Race, modules: dict[str, ShardedEmbeddings], pilot: Autopilot
 ) -> dict[str, Any]:
-    seconds, checks = dict.fromkeys(CONTENDERS, 0.0), 0.0
+    seconds, cpu = (dict.fromkeys(CONTENDERS, 0.0) for _ in range(2))
+    checks = 0.0
     first = race.stream.first
     for number in range(-_WARM, race.steps):
         start = first + (max(number, 0) * size + rank) * race.batch_size
         part = race.stream.part(start, start + race.batch_size)
         batch = {k: tuple(map(torch.from_numpy, bags)) for k, bags in part.items()}
         for name in np.roll(CONTENDERS, number).tolist():  # the last one finds caches warm
-            took_s = _step(modules[name], batch)
+            took_s, cpu_s = _step(modules[name], batch)
             if name == PILOT and number >= 0:
                 began = time.perf_counter()
                 pilot.step()
                 checks += time.perf_counter() - began
-            seconds[name] += took_s if number >= 0 else 0.0
+            if number >= 0:
+                seconds[name] += took_s
+                cpu[name] += cpu_s
         if number >= 0 and (number + 1) % race.every == 0:
             modules[ORACLE].migrate(race.replanned[(number + 1) // race.every - 1])
     seconds[PILOT] += checks
     return {
         "seconds": seconds,
+        "cpu_s": cpu,
         "checks_s": checks,
         "decisions": [decision.to_dict() for decision in pilot.decisions],
         "moved_bytes": sum(move.moved_bytes + move.within_bytes for move in pilot.migrations),
@@ -77,9 +81,10 @@ def _run(
     }
 
 
-def _step(module: ShardedEmbeddings, batch: dict[str, Any]) -> float:
-    began = time.perf_counter()
+def _step(module: ShardedEmbeddings, batch: dict[str, Any]) -> tuple[float, float]:
+    """Seconds by the clock, and of this process's processor time."""
+    began, cpu_began = time.perf_counter(), time.process_time()
     outputs = list(module(batch).values())
     torch.cat(outputs, dim=1).sum().backward()
     module.optimizer.step()
-    return time.perf_counter() - began
+    return time.perf_counter() - began, time.process_time() - cpu_began
