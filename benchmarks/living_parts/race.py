@@ -1,14 +1,20 @@
-"""One rank of `contenders.py`: three of them train the same batches in turns."""
+"""One rank of `contenders.py`: three of them train the same batches in turns.
+
+A turn is ten steps, and ends when its pages are written: written behind the next contender's steps
+they would slow that one down. The order of turns is another each time.
+"""
 
 from __future__ import annotations
 
+import resource
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from living_parts.streams import Stream
@@ -17,7 +23,9 @@ from rowtier.torch import SGD, Autopilot, Disk, ShardedEmbeddings
 
 STATIC, PILOT, ORACLE = "first plan", "autopilot", "oracle"
 CONTENDERS = (STATIC, PILOT, ORACLE)
-_WARM = 5  # steps that compile, and are not counted
+TURN = 10  # steps; all is compiled in a first turn, which is not counted
+ORDERS = tuple(permutations(CONTENDERS))
+Batch = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,47 +52,56 @@ def raced(rank: int, size: int, race: Race) -> dict[str, Any]:
             )
             for name in CONTENDERS
         }  # fmt: skip
+        for module in modules.values():
+            _train(module, _batches(rank, size, race, 0))
         # It plans beside training, and has half of the time from one check to the next.
         pilot = Autopilot(modules[PILOT], every=race.every, horizon=race.steps, due=race.every // 2)
-        return _run(rank, size, race, modules, pilot)
+        found = _run(rank, size, race, modules, pilot)
+        del pilot  # ends the process that planned
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return {**found, "planning_cpu_s": used.ru_utime + used.ru_stime}
 
 
 def _run(
     rank: int, size: int, race: Race, modules: dict[str, ShardedEmbeddings], pilot: Autopilot
 ) -> dict[str, Any]:
     seconds, cpu = (dict.fromkeys(CONTENDERS, 0.0) for _ in range(2))
-    checks = 0.0
-    first = race.stream.first
-    for number in range(-_WARM, race.steps):
-        start = first + (max(number, 0) * size + rank) * race.batch_size
-        part = race.stream.part(start, start + race.batch_size)
-        batch = {k: tuple(map(torch.from_numpy, bags)) for k, bags in part.items()}
-        for name in np.roll(CONTENDERS, number).tolist():  # the last one finds caches warm
-            took_s, cpu_s = _step(modules[name], batch)
-            if name == PILOT and number >= 0:
-                began = time.perf_counter()
-                pilot.step()
-                checks += time.perf_counter() - began
-            if number >= 0:
-                seconds[name] += took_s
-                cpu[name] += cpu_s
-        if number >= 0 and (number + 1) % race.every == 0:
-            modules[ORACLE].migrate(race.replanned[(number + 1) // race.every - 1])
-    seconds[PILOT] += checks
+    for turn in range(race.steps // TURN):
+        batches, done = _batches(rank, size, race, turn * TURN), (turn + 1) * TURN
+        for name in ORDERS[turn % len(ORDERS)]:
+            began, cpu_began = time.perf_counter(), time.process_time()
+            _train(modules[name], batches, pilot if name == PILOT else None)
+            seconds[name] += time.perf_counter() - began
+            cpu[name] += time.process_time() - cpu_began
+        if done % race.every == 0:
+            modules[ORACLE].migrate(race.replanned[done // race.every - 1])
     return {
         "seconds": seconds,
         "cpu_s": cpu,
-        "checks_s": checks,
         "decisions": [decision.to_dict() for decision in pilot.decisions],
         "moved_bytes": sum(move.moved_bytes + move.within_bytes for move in pilot.migrations),
         "move_s": sum(move.seconds for move in pilot.migrations),
     }
 
 
-def _step(module: ShardedEmbeddings, batch: dict[str, Any]) -> tuple[float, float]:
-    """Seconds by the clock, and of this process's processor time."""
-    began, cpu_began = time.perf_counter(), time.process_time()
-    outputs = list(module(batch).values())
-    torch.cat(outputs, dim=1).sum().backward()
-    module.optimizer.step()
-    return time.perf_counter() - began, time.process_time() - cpu_began
+def _batches(rank: int, size: int, race: Race, first: int) -> list[Batch]:
+    """This rank's part of the steps of a turn."""
+    found = []
+    for number in range(first, first + TURN):
+        start = race.stream.first + (number * size + rank) * race.batch_size
+        part = race.stream.part(start, start + race.batch_size)
+        found.append({k: tuple(map(torch.from_numpy, bags)) for k, bags in part.items()})
+    return found
+
+
+def _train(
+    module: ShardedEmbeddings, batches: Sequence[Batch], pilot: Autopilot | None = None
+) -> None:
+    for batch in batches:
+        outputs = list(module(batch).values())
+        torch.cat(outputs, dim=1).sum().backward()
+        module.optimizer.step()
+        if pilot is not None:
+            pilot.step()
+    for pages in getattr(module.engine.memories["ssd"], "pages", {}).values():
+        pages.close()

@@ -17,6 +17,7 @@ from rowtier import Profile, Tables, make_profile
 from rowtier.profile.readers import open_source
 
 PROFILED = 0.2  # of all samples
+REAL_BATCH = 16  # samples of a rank: small, so that there are thousands of steps
 RATE = 1.0  # of `synth drift`: share of the ranks that change owner over the data
 
 
@@ -60,7 +61,7 @@ def streams(quick: bool) -> Iterator[tuple[Stream, int]]:
             continue
         described = path.with_suffix(".tables.yaml")
         known = Tables.load(described) if described.exists() else tables_of(path)
-        yield _stream(name, path, known, 64), 64
+        yield _stream(name, path, known, REAL_BATCH), REAL_BATCH
 
 
 def _stream(name: str, path: Path, tables: Tables, batch_size: int) -> Stream:
