@@ -65,23 +65,37 @@ def raced(rank: int, size: int, race: Race) -> dict[str, Any]:
 def _run(
     rank: int, size: int, race: Race, modules: dict[str, ShardedEmbeddings], pilot: Autopilot
 ) -> dict[str, Any]:
-    seconds, cpu = (dict.fromkeys(CONTENDERS, 0.0) for _ in range(2))
+    seconds: dict[str, list[float]] = {name: [] for name in CONTENDERS}
+    cpu, checks = dict.fromkeys(CONTENDERS, 0.0), _Timed(pilot)
     for turn in range(race.steps // TURN):
         batches, done = _batches(rank, size, race, turn * TURN), (turn + 1) * TURN
         for name in ORDERS[turn % len(ORDERS)]:
-            began, cpu_began = time.perf_counter(), time.process_time()
-            _train(modules[name], batches, pilot if name == PILOT else None)
-            seconds[name] += time.perf_counter() - began
+            began, cpu_began, before = time.perf_counter(), time.process_time(), checks.seconds
+            _train(modules[name], batches, checks if name == PILOT else None)
+            seconds[name].append(time.perf_counter() - began - (checks.seconds - before))
             cpu[name] += time.process_time() - cpu_began
         if done % race.every == 0:
             modules[ORACLE].migrate(race.replanned[done // race.every - 1])
     return {
-        "seconds": seconds,
+        "turns_s": seconds,
+        "checks_s": checks.seconds,
         "cpu_s": cpu,
         "decisions": [decision.to_dict() for decision in pilot.decisions],
         "moved_bytes": sum(move.moved_bytes + move.within_bytes for move in pilot.migrations),
         "move_s": sum(move.seconds for move in pilot.migrations),
     }
+
+
+class _Timed:
+    """An Autopilot, and the seconds that its own calls took."""
+
+    def __init__(self, pilot: Autopilot):
+        self._pilot, self.seconds = pilot, 0.0
+
+    def step(self) -> None:
+        began = time.perf_counter()
+        self._pilot.step()
+        self.seconds += time.perf_counter() - began
 
 
 def _batches(rank: int, size: int, race: Race, first: int) -> list[Batch]:
@@ -95,7 +109,7 @@ def _batches(rank: int, size: int, race: Race, first: int) -> list[Batch]:
 
 
 def _train(
-    module: ShardedEmbeddings, batches: Sequence[Batch], pilot: Autopilot | None = None
+    module: ShardedEmbeddings, batches: Sequence[Batch], pilot: _Timed | None = None
 ) -> None:
     for batch in batches:
         outputs = list(module(batch).values())

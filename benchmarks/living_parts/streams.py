@@ -17,7 +17,9 @@ from rowtier import Profile, Tables, make_profile
 from rowtier.profile.readers import open_source
 
 PROFILED = 0.2  # of all samples
-REAL_BATCH = 16  # samples of a rank: small, so that there are thousands of steps
+# Samples of a rank: as many as make a step of one table more than what any step takes, and few
+# where there is little data, so that there are thousands of steps.
+DRIFT_BATCH, REAL_BATCH = 2048, 16
 RATE = 1.0  # of `synth drift`: share of the ranks that change owner over the data
 
 
@@ -48,12 +50,15 @@ class Stream:
 def streams(quick: bool) -> Iterator[tuple[Stream, int]]:
     """All of them with the batch size of a rank; quick: a small one that is drawn."""
     with tempfile.TemporaryDirectory() as folder:
-        samples, rows = (20_000, 5_000) if quick else (4_000_000, 200_000)
+        samples, rows = (20_000, 5_000) if quick else (16_000_000, 200_000)
         rowtier.make_workload(
             "drift", folder, samples=samples, rows=rows, rate=RATE, embedding_dim=64
         )
         tables = Tables.load(Path(folder) / "tables.yaml")
-        yield _stream("drift", Path(folder), tables, batch_size := 64 if quick else 512), batch_size
+        yield (
+            _stream("drift", Path(folder), tables, batch_size := 64 if quick else DRIFT_BATCH),
+            batch_size,
+        )
     for name in () if quick else ("rentals", "diginetica"):
         path = DATA / f"{name}.parquet"
         if not path.exists():
