@@ -16,14 +16,21 @@ from rowtier.runtime.checkpoint.save_writing import SaveWriting
 
 
 def deltas_and_saves(
-    rank: int, group: Any, plan: rowtier.Plan, folder: Path, wait: bool
-) -> dict[str, Any]:
-    """A base, two deltas and saves of what changed between them; what they must lead to."""
+    rank: int, group: Any, plan: rowtier.Plan, folder: Path, wait: bool,
+    other: rowtier.Plan | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A base, two deltas and saves of what changed between them; what they must lead to.
+
+    With another plan rows move to it after the first delta, between two steps without one.
+    """
     training = Training(plan, group, deltas=True)
     training.save(folder / "base")
     training.save(folder / "run")
     for number in (1, 2):
         training.run(1)
+        if number == 2 and other is not None:
+            training.model.embeddings.migrate(other)
+            training.run(1)
         training.model.embeddings.delta(folder / f"delta-{number}", state=number == 2)
         with patch.object(row_parts, "MOST_CHANGED", 2.0):  # small tables change all over
             saved = training.save(folder / "run", delta_of=True, wait=wait)

@@ -18,6 +18,7 @@ from checkpoint_jobs import Training
 from delta_jobs import carry_marks, deltas_and_saves, fail_behind_training, without_an_outcome
 from safetensors.torch import load_file
 from test_checkpoint import TABLES, joint_like, plan_of, row_wise
+from test_migrate import plan_pairs
 
 from rowtier import Plan, Profile
 from rowtier.runtime.checkpoint.applied import apply_deltas
@@ -34,10 +35,10 @@ def alone(plan: Plan) -> Plan:
     return Plan.build("drawn", Profile(4, stats), cluster, bands)
 
 
-def check(workers: Any, plan: Plan, folder: Path, wait: bool) -> None:
+def check(workers: Any, plan: Plan, folder: Path, wait: bool, other: Plan | None = None) -> None:
     """A base and its deltas are the save of the same moment, in every bit."""
     ranks = plan.cluster.num_devices
-    results = workers.run(ranks, deltas_and_saves, plan, folder, wait)
+    results = workers.run(ranks, deltas_and_saves, plan, folder, wait, other)
     assert {result["save"].name for result in results} == {"save-000003"}
     export(folder / "base", folder / "base.safetensors")
     export(folder / "run", folder / "expected.safetensors")
@@ -48,9 +49,9 @@ def check(workers: Any, plan: Plan, folder: Path, wait: bool) -> None:
     for name, values in expected.items():
         assert torch.equal(found[name], values), name
         assert np.array_equal(values.float().numpy(), whole[f"model.embeddings.{name}"]), name
-    other = Training(alone(plan), None)
-    other.load(folder / "run")
-    loaded = other.whole()
+    reader = Training(alone(plan), None)
+    reader.load(folder / "run")
+    loaded = reader.whole()
     assert loaded.keys() == whole.keys()
     for name, values in whole.items():
         assert np.array_equal(loaded[name], values), name
@@ -66,6 +67,19 @@ def test_a_base_and_deltas_are_the_save_of_the_moment_under_any_plan(
 ) -> None:
     with tempfile.TemporaryDirectory() as folder:
         check(workers, plan, Path(folder), wait)
+
+
+@given(plan_pairs(), st.booleans())
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True,
+    phases=(Phase.explicit, Phase.generate),
+)  # fmt: skip
+def test_a_base_and_deltas_are_the_save_of_the_moment_across_a_migration(
+    workers: Any, plans: tuple[Plan, Plan], wait: bool
+) -> None:
+    old, new = plans
+    with tempfile.TemporaryDirectory() as folder:
+        check(workers, old, Path(folder), wait, new)
 
 
 @pytest.mark.parametrize("wait", [True, False])

@@ -4,8 +4,6 @@ Steps are timed in blocks, in turns without a save, with one that training waits
 that is written behind it. `async_save_stall` is the time that a block with the last kind takes
 longer, over what a save takes that is waited for; `delta_save_stall` the same if it holds only what
 changed. `delta_bytes_over_changed_rows`: bytes of a delta's folder over those of its rows and ids.
-
-    python benchmarks/living_saves.py --json
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness.form import Measured, run
+from harness.form import Measured
 from harness.ranks import run_ranks
 
 RANKS, DIM, BATCH = 2, 64, 512
@@ -68,7 +66,7 @@ class _Trained:
 
     def __init__(self, rank: int, folder: Path, rows: int):
         import torch
-        from fault_kinds.small_model import parts_of, plan_of
+        from fault_kinds._tables import parts_of, plan_of
 
         from rowtier.torch import Adagrad, ShardedEmbeddings
 
@@ -151,14 +149,3 @@ class _Trained:
         path = self.embeddings.delta(self.folder / "delta")
         size = sum(entry.stat().st_size for entry in path.iterdir())
         return size / (Delta.load(path).changed_rows * (DIM * 4 + 8))
-
-
-if __name__ == "__main__":
-    run(
-        "living_saves",
-        measure,
-        goals={
-            "async_save_stall": ("<=", 0.2),
-            "delta_bytes_over_changed_rows": ("<=", 1.1),
-        },
-    )

@@ -1,4 +1,4 @@
-"""What `living.py` trains on: samples in time order, the first ones profiled, others trained."""
+"""What contenders train on: samples in time order, the first ones profiled, others trained."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from harness.folders import DATA
+from harness.step_truth.data import Bags, _taken
 from real_data import lookups_of, tables_of
 
 import rowtier
-from harness.folders import DATA
-from harness.step_truth.data import Bags, _taken
 from rowtier import Profile, Tables, make_profile
 from rowtier.profile.readers import open_source
 
 PROFILED = 0.2  # of all samples
+# Samples of a rank: as many as make a step of one table more than what any step takes, and few
+# where there is little data, so that there are thousands of steps.
+DRIFT_BATCH, REAL_BATCH = 2048, 16
 RATE = 1.0  # of `synth drift`: share of the ranks that change owner over the data
 
 
@@ -48,12 +51,15 @@ class Stream:
 def streams(quick: bool) -> Iterator[tuple[Stream, int]]:
     """All of them with the batch size of a rank; quick: a small one that is drawn."""
     with tempfile.TemporaryDirectory() as folder:
-        samples, rows = (20_000, 5_000) if quick else (4_000_000, 200_000)
+        samples, rows = (20_000, 5_000) if quick else (16_000_000, 200_000)
         rowtier.make_workload(
             "drift", folder, samples=samples, rows=rows, rate=RATE, embedding_dim=64
         )
         tables = Tables.load(Path(folder) / "tables.yaml")
-        yield _stream("drift", Path(folder), tables, batch_size := 64 if quick else 512), batch_size
+        yield (
+            _stream("drift", Path(folder), tables, batch_size := 64 if quick else DRIFT_BATCH),
+            batch_size,
+        )
     for name in () if quick else ("rentals", "diginetica"):
         path = DATA / f"{name}.parquet"
         if not path.exists():
@@ -61,7 +67,7 @@ def streams(quick: bool) -> Iterator[tuple[Stream, int]]:
             continue
         described = path.with_suffix(".tables.yaml")
         known = Tables.load(described) if described.exists() else tables_of(path)
-        yield _stream(name, path, known, 64), 64
+        yield _stream(name, path, known, REAL_BATCH), REAL_BATCH
 
 
 def _stream(name: str, path: Path, tables: Tables, batch_size: int) -> Stream:

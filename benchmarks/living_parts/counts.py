@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from fault_kinds.step_overhead import POOLED, SMALL, Shape, _ids, _seconds
+from harness.form import Measured
 
 from rowtier import Band, Cluster, FeatureStats, Plan, Profile, RowCounts, Table, TableStats
 from rowtier.runtime.options import USUAL_HEAT_COUNTS
@@ -19,11 +20,13 @@ from rowtier.torch import SGD, ShardedEmbeddings
 _BATCHES = 8
 
 
-def counts_overhead(quick: bool) -> dict[str, float]:
+def measure(quick: bool) -> Measured:
     """Time of counting over that of all else, processor time, for two kinds of steps."""
     torch.set_num_threads(1)
     steps = {"small": (SMALL, 320 if quick else 3200), "pooled": (POOLED, 64 if quick else 640)}
-    return {name: _measured(shape, count) for name, (shape, count) in steps.items()}
+    shares = {name: _measured(shape, count) for name, (shape, count) in steps.items()}
+    rows = [{"steps": name, "counts_overhead": share} for name, share in shares.items()]
+    return Measured(rows, {"counts_overhead": max(shares.values())})
 
 
 def _measured(shape: Shape, steps: int) -> float:

@@ -6,15 +6,10 @@ run it when nothing else does. A second figure is the memory that a rank needed 
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from harness.form import Measured, run
+from harness.form import Measured
 from harness.ranks import free_port, run_ranks
 from harness.step_truth.job import calibrated_twice
 
@@ -99,7 +94,3 @@ def _stats(table: Any, random: Any) -> Any:
     lookups = int(counts.counts.sum())
     feature = FeatureStats(name=table.name, present=1000, lookups=lookups)
     return TableStats.counted(table, 1000, (feature,), counts)
-
-
-if __name__ == "__main__":
-    run("living_migrate", measure, goals={"migrate_time_error": ("<=", 0.3)})

@@ -1,1 +1,0 @@
-"""Parts of the `living` benchmarks: data that drifts, and what ranks do with it."""

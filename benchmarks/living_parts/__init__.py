@@ -1,0 +1,1 @@
+"""What benchmarks/living.py measures, one module a part."""
