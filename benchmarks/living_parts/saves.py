@@ -66,7 +66,7 @@ class _Trained:
 
     def __init__(self, rank: int, folder: Path, rows: int):
         import torch
-        from fault_kinds._tables import parts_of, plan_of
+        from fault_kinds.small_model import parts_of, plan_of
 
         from rowtier.torch import Adagrad, ShardedEmbeddings
 
