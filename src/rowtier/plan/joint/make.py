@@ -54,7 +54,7 @@ SLACKS = (1.0, 0.95)  # of memory that prices may fill, the first with which all
 WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
 CUT_SEQUENCES = ("flexshard",)  # methods that without sequence tables are row-wise
 CUT_TABLES = ("recshard",)  # methods that do so on demand
-# Without counts, blocks of row ids look evenly hot. Dealing the same rows out really is even.
+# Without counts nobody knows which blocks are hot. Dealing the same rows out really is even.
 DEALT = ("row-wise-coalesced",)
 STARTS = 2  # of the search through small problems
 MOVED = 4  # searches from one of them, between which tables that are kept whole may be moved
