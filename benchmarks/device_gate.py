@@ -32,8 +32,8 @@ MOST_SHOWN = 50
 def measure(quick: bool) -> Measured:
     """Draw, run and compile."""
     from rowtier.runtime.device import checks, compiling, interpreted, pretend
-    from rowtier.runtime.device.plain import PlainKernels
-    from rowtier.runtime.device.protocol import OPERATIONS
+    from rowtier.runtime.kernels.plain import PlainKernels
+    from rowtier.runtime.kernels.protocol import OPERATIONS
 
     share = 5 if quick else 1
     ran = interpreted.run_interpreter(CASES["interpreter"] // share)

@@ -18,13 +18,14 @@ ORDER = [
 RUNTIME_ORDER = [
     {"batches"},
     {"kernels"},
+    {"device"},
     {"store"},
     {"exchange"},
     {
         "agreement", "dense_time", "engine", "groups", "growing", "growing_memory",
-        "growing_names", "heat", "optim", "options", "shared_remap", "torch_optimizers",
+        "growing_names", "heat", "on_devices", "optim", "options", "shared_remap",
+        "torch_optimizers",
     },
-    {"device"},
     {
         "autopilot", "blocks", "copies", "deltas", "keyed", "logical", "lookup", "migrate",
         "module", "modules", "move_rounds", "pipeline", "planning_process", "read_only",

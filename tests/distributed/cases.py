@@ -13,19 +13,25 @@ from reference import Changes, Reference, default_numbers
 from strategies import bands, counted
 
 from rowtier import Band, Cluster, Device, Level, Plan, Profile, Table, Tier
+from rowtier.cost.options import CostOptions
+from rowtier.evaluate.batches import Wanted, windows
+from rowtier.evaluate.counting import Counter
+from rowtier.profile.readers import open_source
 from rowtier.tables import Optimizer
 
 WEIGHTS, OUTPUTS = 1e-5, 1e-6  # how far ordinary numbers of about 0.1 may be off
 SHAPES = [(1,), (2,), (3,), (4,), (1, 2), (2, 1), (2, 2), (1, 3), (3, 1), (1, 2, 2), (2, 2, 1)]
 STEPS = 20
 KINDS = get_args(Optimizer)
+HOST_TIERS = ("ram", "ssd")
+FLOWS = ("ids", "forward", "backward", "sync", "sync_ids")
 
 
-def cluster_of(shape: tuple[int, ...]) -> Cluster:
+def cluster_of(shape: tuple[int, ...], names: tuple[str, str] = HOST_TIERS) -> Cluster:
     """Levels of the given sizes, two tiers."""
     tiers = [
         Tier(name=n, capacity_bytes=2**40, bandwidth_bytes_per_s=1e9, granularity_bytes=g)
-        for n, g in (("ram", 64), ("ssd", 4096))
+        for n, g in zip(names, (64, 4096), strict=True)
     ]
     levels = [
         Level(name=f"level{i}", size=size, bandwidth_bytes_per_s=1e9)
@@ -36,13 +42,17 @@ def cluster_of(shape: tuple[int, ...]) -> Cluster:
 
 @st.composite
 def drawn_plans(
-    draw: st.DrawFn, dtypes: tuple[str, ...] = ("fp32",), learned: bool = False, **fixed: Any
+    draw: st.DrawFn,
+    dtypes: tuple[str, ...] = ("fp32",),
+    learned: bool = False,
+    tiers: tuple[str, str] = HOST_TIERS,
+    **fixed: Any,
 ) -> Plan:
     """One to three small tables on one to four devices; often such that are run as one.
 
     `learned`: lookups of every other one that is pooled have learned weights.
     """
-    cluster, stats = cluster_of(draw(st.sampled_from(SHAPES))), []
+    cluster, stats = cluster_of(draw(st.sampled_from(SHAPES)), tiers), []
     together = draw(st.booleans())
     for index in range(draw(st.sampled_from([2, 3] if together else [1, 1, 2]))):
         features = tuple(f"t{index}_f{i}" for i in range(draw(st.sampled_from([1, 1, 2]))))
@@ -82,7 +92,7 @@ def placements(draw: st.DrawFn, cluster: Cluster) -> list[dict[str, Any]]:
             {
                 "scope": cluster.scopes[level],
                 "members": draw(st.sampled_from(["all", some])) if level else "all",
-                "tier": draw(st.sampled_from(["ram", "ssd"])),
+                "tier": draw(st.sampled_from(cluster.tier_names)),
                 "order": draw(st.sampled_from(["spread", "blocks"])),
                 "exchange": draw(st.sampled_from(["rows", "sums"])),
                 "coalesced": draw(st.booleans()),
@@ -253,6 +263,33 @@ def check(case: Case, results: list[dict], tables: dict, outputs: list, bitwise:
                     assert np.array_equal(same[1][key][same[2]], values[slot])
     assert all((count > 0).all() for count in covered.values())
     check_last_outputs(case, results)
+
+
+def check_counters(case: Case, results: list[dict], **options: Any) -> None:
+    """Bytes and rows that were counted against what `rowtier replay` makes of the same batches."""
+    weighted = frozenset(name for name, has in case.weighted.items() if has)
+    facts = replayed(case, CostOptions(weighted=weighted, **options))
+    counted = results[0]["counted"]
+    for flow in FLOWS:
+        for way in ("sent", "received"):
+            expected = sum(getattr(step.flows[flow], way) for step in facts)
+            assert np.array_equal(counted[way][flow], expected), (flow, way)
+    # Bands add up to what was counted message by message.
+    assert np.array_equal(counted["links"], counted["links_of_bands"])
+    assert np.array_equal(counted["lookups"], sum(step.served for step in facts).sum(axis=0))
+    assert np.array_equal(counted["read"], sum(step.read for step in facts))
+    assert np.array_equal(counted["written"], sum(step.written for step in facts))
+
+
+def replayed(case: Case, options: CostOptions) -> list[Any]:
+    """The same batches through `rowtier replay`'s counter."""
+    counter = Counter(case.plan, case.samples, options)
+    names = [name for table, _ in case.plan for name in table.features]
+    data = [
+        {name: batch[name][:2] for name in names} for batches in case.steps for batch in batches
+    ]
+    found = windows(open_source(data, names), names, Wanted(counter.step_samples))
+    return [facts for window in found for _, facts in counter.add(window)]
 
 
 def check_last_outputs(case: Case, results: list[dict]) -> None:

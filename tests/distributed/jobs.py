@@ -70,17 +70,20 @@ def _trained(
         }
         trained = {name: batch[name][2].requires_grad_() for name in learned}
         found = look_up(module, batch)
-        outputs.append({name: value.detach().numpy().copy() for name, value in found.items()})
+        outputs.append({name: as_array(value) for name, value in found.items()})
         if ahead:  # more than the next batch reads, and rows that this step has still to update
             for shard in module.engine.shards.values():
                 shard.prefetch(np.arange(shard.piece.rows_here))
-        back = [torch.from_numpy(given[rank][k]) + follow * v.detach() for k, v in found.items()]
+        back = [
+            torch.from_numpy(given[rank][k]).to(v.device) + follow * v.detach()
+            for k, v in found.items()
+        ]
         torch.autograd.backward(list(found.values()), back)
         of_weights.append({name: weights.grad.numpy() for name, weights in trained.items()})
         scheduled.step()
     counted = module.count()
     with torch.no_grad():
-        last = {name: value.numpy() for name, value in look_up(module, batch).items()}
+        last = {name: as_array(value) for name, value in look_up(module, batch).items()}
     return {
         "outputs": outputs,
         "of_weights": of_weights,
@@ -88,6 +91,11 @@ def _trained(
         "shards": shards_of(module),
         "counted": _facts(counted),
     }
+
+
+def as_array(value: torch.Tensor) -> Any:
+    """A copy of a tensor of any device."""
+    return value.detach().cpu().numpy().copy()
 
 
 class _Scheduled:

@@ -16,13 +16,9 @@ from hypothesis import strategies as st
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from cases import Case, check, drawn_plans
+from cases import Case, check, check_counters, drawn_plans
 
 from rowtier import Plan
-from rowtier.cost.options import CostOptions
-from rowtier.evaluate.batches import Wanted, windows
-from rowtier.evaluate.counting import Counter
-from rowtier.profile.readers import open_source
 from rowtier.torch import Disk
 
 STEPS = int(os.environ.get("ROWTIER_DRAWN_STEPS", "20"))
@@ -93,30 +89,7 @@ def test_rows_on_disk_are_the_same_as_in_memory(
 def test_counters_equal_replay_to_the_byte(workers: Any, plan: Plan, seed: int, ids: str) -> None:
     case = Case(plan, seed, 3, exact=False, samples=3)
     results = case.run(workers, ids=ids)
-    weighted = frozenset(name for name, has in case.weighted.items() if has)
-    options = CostOptions(ids=ids, weighted=weighted)  # type: ignore[arg-type]
-    facts = replayed(case, options)
-    counted = results[0]["counted"]
-    for flow in ("ids", "forward", "backward", "sync", "sync_ids"):
-        for way in ("sent", "received"):
-            expected = sum(getattr(step.flows[flow], way) for step in facts)
-            assert np.array_equal(counted[way][flow], expected), (flow, way)
-    # Bands add up to what was counted message by message.
-    assert np.array_equal(counted["links"], counted["links_of_bands"])
-    assert np.array_equal(counted["lookups"], sum(step.served for step in facts).sum(axis=0))
-    assert np.array_equal(counted["read"], sum(step.read for step in facts))
-    assert np.array_equal(counted["written"], sum(step.written for step in facts))
-
-
-def replayed(case: Case, options: CostOptions) -> list[Any]:
-    """The same batches through `rowtier replay`'s counter."""
-    counter = Counter(case.plan, case.samples, options)
-    names = [name for table, _ in case.plan for name in table.features]
-    data = [
-        {name: batch[name][:2] for name in names} for batches in case.steps for batch in batches
-    ]
-    found = windows(open_source(data, names), names, Wanted(counter.step_samples))
-    return [facts for window in found for _, facts in counter.add(window)]
+    check_counters(case, results, ids=ids)
 
 
 @drawn(20)

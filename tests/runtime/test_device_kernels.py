@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,10 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rowtier.runtime.device import checks, compiling, interpreted  # noqa: E402
-from rowtier.runtime.device.cut import cut_segments  # noqa: E402
-from rowtier.runtime.device.host import HostKernels  # noqa: E402
-from rowtier.runtime.device.plain import PlainKernels  # noqa: E402
-from rowtier.runtime.device.protocol import CHUNK, OPERATIONS  # noqa: E402
-from rowtier.runtime.device.rule import Rule  # noqa: E402
+from rowtier.runtime.device.chained import ChainedKernels  # noqa: E402
+from rowtier.runtime.kernels.cut import cut_segments  # noqa: E402
+from rowtier.runtime.kernels.plain import PlainKernels  # noqa: E402
+from rowtier.runtime.kernels.protocol import CHUNK, OPERATIONS  # noqa: E402
 from rowtier.runtime.optim import (  # noqa: E402
     SGD,
     Adagrad,
@@ -32,7 +30,6 @@ from rowtier.runtime.optim import (  # noqa: E402
     RowwiseAdagrad,
     SparseAdam,
     SparseAdamW,
-    Update,
 )
 
 needs_triton = pytest.mark.skipif(
@@ -43,8 +40,8 @@ NONE = torch.empty(0)
 
 def test_there_are_at_most_sixteen_operations_and_all_have_each() -> None:
     assert len(OPERATIONS) <= 16
-    for kernels in (HostKernels, PlainKernels):
-        assert all(callable(getattr(kernels, name)) for name in OPERATIONS)
+    for kernels in (ChainedKernels, PlainKernels):
+        assert all(callable(getattr(kernels(), name)) for name in OPERATIONS)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
@@ -88,7 +85,7 @@ def test_long_sums_are_chains_of_chunks() -> None:
     wanted = (chunks[0] + chunks[1]) + chunks[2]
     every = torch.arange(len(values))
     args = (torch.from_numpy(values)[:, None], every, NONE, every, torch.tensor([0, len(values)]))
-    for kernels in (HostKernels(), PlainKernels()):
+    for kernels in (ChainedKernels(), PlainKernels()):
         assert kernels.sum_segments(*args, 1.0).item() == wanted
 
 
@@ -112,24 +109,22 @@ def test_cutting_segments_needs_no_count_of_chunks() -> None:
         SparseAdamW(0.1, weight_decay=0.3),
     ],
 )
-def test_a_rule_is_the_optimizer_in_a_step(optimizer: Any) -> None:
+def test_an_optimizers_rule_is_the_same_on_the_host_and_as_specified(optimizer: Any) -> None:
     random = np.random.default_rng(5)
     weights, grads = random.random((2, 4, 3), dtype=np.float32)
     width = 1 if optimizer.kind == "rowwise_adagrad" else 3
-    state = {name: random.random((4, width), dtype=np.float32) for name in optimizer.state_names}
+    state = [random.random((4, width), dtype=np.float32) for _ in optimizer.state_names]
     squares, slots = random.random(4, dtype=np.float32), np.arange(4)
-    same = torch.from_numpy(weights.copy())
-    rule, copies = Rule.of(optimizer, 3), [torch.from_numpy(s.copy()) for s in state.values()]
+    rule, found = optimizer.rule(3), []
     assert rule.states == len(state)
-    args = (torch.from_numpy(slots), torch.from_numpy(grads), copies, torch.from_numpy(squares))
-    HostKernels().update(rule, same, *args)
-
-    rows = SimpleNamespace(places=lambda slots: slots, change=lambda _places: None)
-    shard: Any = SimpleNamespace(rows=rows, plain=True, weights=weights, state=state)
-    optimizer.update(Update(shard, slots, grads, 3, squares))
-    assert (same.numpy() == weights).all()
-    for copy, wanted in zip(copies, state.values(), strict=True):
-        assert (copy.numpy() == wanted).all()
+    for kernels in (ChainedKernels(), PlainKernels()):
+        rows, *copies = (torch.from_numpy(array.copy()) for array in (weights, *state))
+        args = (torch.from_numpy(slots), torch.from_numpy(grads), copies)
+        kernels.update(rule, rows, *args, torch.from_numpy(squares))
+        found.append([rows, *copies])
+    for host, specified, before in zip(*found, (weights, *state), strict=True):
+        assert torch.equal(host, specified)
+        assert not np.array_equal(host, before)
 
 
 GUARDED = """

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from rowtier.runtime.device import pretend  # noqa: E402
-from rowtier.runtime.device.protocol import OPERATIONS  # noqa: E402
+from rowtier.runtime.kernels.protocol import OPERATIONS  # noqa: E402
 
 TRIALS = """
 import json

@@ -18,7 +18,7 @@ from rowtier.errors import UserError
 from rowtier.runtime import logical
 from rowtier.runtime.engine import Engine
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
-from rowtier.runtime.store.storage import TORCH_DTYPES
+from rowtier.runtime.store.memory import TORCH_DTYPES
 
 _HANDLE = "row_gradients"  # not the name it has in the model, where other optimizers may have it
 

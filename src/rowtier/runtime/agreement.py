@@ -31,6 +31,7 @@ from rowtier.runtime.exchange.troubles import LostRankError, difference, first_l
 from rowtier.runtime.exchange.watchdog import Patience, RankWatch
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.groups import Group
+from rowtier.runtime.kernels.side import Side
 from rowtier.runtime.options import RunOptions
 from rowtier.runtime.store.world import World
 
@@ -45,6 +46,7 @@ class Prepared(NamedTuple):
     groups: Sequence[Group]
     options: RunOptions
     world: World
+    side: Side
 
 
 def prepared_together(
@@ -100,6 +102,7 @@ def fields_of(found: Prepared, kind: str) -> dict[str, Any]:
         "counters": options.counters,
         "heat_counts": options.heat_counts or 0,
         "deltas": options.deltas,
+        "kind of device": found.side.device.type,
         "tiers on disk": ", ".join(sorted(options.tiers)) or "none",
     }
     for optimizer, tables in found.groups:

@@ -101,9 +101,8 @@ def _strips(engine: Engine, table: Table, blocks: Blocks) -> list[_Strip]:
     for field in blocks:
         for piece in (piece for layer in engine.pieces[table.name] for piece in layer):
             shard = engine.shards[piece.number]
-            array = shard.weights if field == "weight" else shard.state[field]
             columns = (0, 1) if is_by_row(table, field) else piece.columns
-            found.append(_Strip(field, shard, array.dtype, slice(*columns)))
+            found.append(_Strip(field, shard, shard.stored_as(field), slice(*columns)))
     return found
 
 

@@ -24,8 +24,8 @@ from rowtier.runtime.exchange.sync import Sums
 from rowtier.runtime.exchange.watchdog import RankWatch
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.growing import GrowingIds
-from rowtier.runtime.kernels.update_loops import squares_of
-from rowtier.runtime.optim import SGD, Optimizer, Update
+from rowtier.runtime.kernels.protocol import Array
+from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.shared_remap import shared_remapper
 from rowtier.runtime.store.address import Piece, pieces_of
 from rowtier.runtime.store.changes import ALL, Changes, Marks
@@ -57,9 +57,10 @@ class Engine:
     """One rank's part of a plan."""
 
     def __init__(self, prepared: Prepared, watch: RankWatch | None):
-        plan, self.groups, self.options, world = prepared
+        plan, self.groups, self.options, world, self.side = prepared
         self.wire = Wire(world)
         self.wire.meet(watch)
+        self.wire.of_rows = self.side.meet(world.group)
         self.watch = watch
         self.standing = Standing() if watch is None else self.wire.troubles.standing
         self.counters = Counters(world, [], self.options.counters, [self.wire])
@@ -97,7 +98,7 @@ class Engine:
         self.plan, self.world, self.remapper = plan, world, remapper
         remapper.growing = self.growing
         self.pieces = pieces_of(plan, world)
-        made = memories(plan.cluster.tier_names, self.options.tiers)
+        made = memories(plan.cluster.tier_names, self.options.tiers, self.side)
         self.memories = {name: self.memories.get(name, memory) for name, memory in made.items()}
         # What is run, and the same rows once more as the plan's pieces see them.
         group_of = {name: at for at, (_, names) in enumerate(self.groups) for name in names}
@@ -142,16 +143,27 @@ class Engine:
         narrow, wires = self.options.ids == "narrow", self.counters.wires
         for wire in wires:
             wire.world = World(self.world.rank, self.world.tree, wire.world.group)
-        self.exchange = Exchange(self.wire, self.bundles, self.run_shards, self.counters, narrow)
-        self.reducer = Reducer(self.wire, self.run_shards, self.bundles, self.counters, narrow)
-        self.exchange.ids_wire = self.reducer.sync.wire = wires[-1]
+        shards, counters = self.run_shards, self.counters
+        self.exchange = Exchange(self.wire, self.bundles, shards, counters, narrow, self.side)
+        self.reducer = Reducer(self.wire, shards, self.bundles, counters, narrow, self.side)
+        self._use_beside(wires[-1])
+
+    def _use_beside(self, wire: Wire) -> None:
+        """Have ids travel on a wire; gradients of copies, too, where the host computes with them.
+
+        A device has one stream, and does not wait for the host.
+        """
+        self.exchange.ids_wire = wire
+        if self.side.on_host:
+            self.reducer.sync.wire = wire
 
     def _shard(
         self, piece: Piece, run_number: int, inside: Shard | None = None, base: int = 0,
         given: Rows | None = None,
     ) -> Shard:  # fmt: skip
         names = self.groups[self._group_of[run_number]].optimizer.state_names
-        return Shard(piece, self.memories[piece.band.tier], names, inside, base, given)
+        memory = self.memories[piece.band.tier]
+        return Shard(piece, memory, names, inside, base, given, self.side)
 
     @property
     def tables(self) -> list[Table]:
@@ -254,7 +266,7 @@ class Engine:
 
     def forward(
         self, batch: Addressed | Asked, *, keep_rows: bool = False
-    ) -> tuple[Trip, list[Floats]]:
+    ) -> tuple[Trip, list[Array]]:
         """Per bundle the rows of its lookups, or the pooled rows of its bags.
 
         `keep_rows` if the weights of lookups want a gradient, which is made of rows.
@@ -276,7 +288,7 @@ class Engine:
                 continue
             pooled = self.exchange.pooled(trip, entry)
             if entry.table.pooling == "mean":
-                pooled /= entry.lengths
+                pooled /= self.side.put(entry.lengths)
             outputs.append(pooled)
         if not keep_rows:
             trip.forget_rows()
@@ -319,10 +331,10 @@ class Engine:
             # Collectives of two threads must not meet, so the second has its own group; in it
             # they follow one another in the same order on all ranks.
             self.counters.wires.append(self.wire.beside())
-            self.exchange.ids_wire = self.reducer.sync.wire = self.counters.wires[-1]
+            self._use_beside(self.counters.wires[-1])
             self._beside = ThreadPoolExecutor(1, "rowtier")
 
-    def backward(self, trip: Trip, grads: Sequence[Floats]) -> None:
+    def backward(self, trip: Trip, grads: Sequence[Array]) -> None:
         """Bring gradients of the outputs to the rows; `step` applies them."""
         if trip.lookups[0].bundle is not self.bundles[0]:
             raise UserError(
@@ -335,13 +347,16 @@ class Engine:
                 "step(), or zero_grad(), first"
             )
         scaled = {
-            entry.bundle: grad / entry.lengths if entry.table.pooling == "mean" else grad
+            entry.bundle: grad / self.side.put(entry.lengths)
+            if entry.table.pooling == "mean"
+            else grad
             for entry, grad in zip(trip.lookups, grads, strict=True)
         }
         if self.watch is not None:  # with the facts of the lookup; a step looks at them again
             self.wire.stamps.go_on(BACKWARD, self.standing.settings)
         self.exchange.backward(trip, scaled)
-        if self._beside is not None:
+        if self.reducer.sync.wire is not self.wire:
+            assert self._beside is not None
             if self._synced is not None:
                 raise UserError(
                     "a second backward before step(), while copies are kept equal behind the "
@@ -359,11 +374,11 @@ class Engine:
 
     def clip_values(self, largest: float, factor: float) -> None:
         """Clamp every number of all gradients, times a factor, to at most `largest` in size."""
-        limit = np.float32(largest)
+        limit = float(np.float32(largest))
         self.standing.clips(largest)
         self.begin(CLIP)
         self._sums = {
-            number: (slots, np.clip(grads, -limit, limit))
+            number: (slots, grads.clip(-limit, limit))
             for number, (slots, grads) in _scaled(self._every_sum(), factor).items()
         }
 
@@ -429,30 +444,30 @@ class Engine:
     def _update_simple(self, shard: Shard, scale: np.float32, optimizer: Optimizer) -> None:
         """Sum and update row by row, or block by block, while the sums are in the cache."""
         table = shard.piece.table
-        # One that is derived from SGD may update in its own way.
-        plain = type(optimizer) is SGD and not optimizer.l2
+        rule = optimizer.rule(self.step_number)
+        plain = rule.kind == "sgd" and not optimizer.l2
         if plain and (found := shard.take_segments()) is not None:
-            assert isinstance(optimizer, SGD)
-            optimizer.update_sums(shard, found, scale)
+            shard.sum_and_update(rule, found, float(scale))
             self._updated(shard, found.slots)
             return
         for slots, grads in shard.blocks(scale):
             squares, grads = None, _decayed(shard, slots, grads, optimizer.l2)
             if table.optimizer == "rowwise_adagrad":
-                squares = squares_of(grads) / np.float32(table.embedding_dim)
+                squares = self.side.kernels.squares(grads) / float(table.embedding_dim)
             self._update(shard, slots, grads, optimizer, squares)
 
     def _update(
         self,
         shard: Shard,
         slots: Ints,
-        grads: Floats,
+        grads: Array,
         optimizer: Optimizer,
-        squares: Floats | None,
+        squares: Array | None,
     ) -> None:
+        rule = optimizer.rule(self.step_number)
         for part in shard.chunks(len(slots)):
             some = None if squares is None else squares[part]
-            optimizer.update(Update(shard, slots[part], grads[part], self.step_number, some))
+            shard.update(rule, slots[part], grads[part], some)
         self._updated(shard, slots)
 
     def _updated(self, shard: Shard, slots: Ints) -> None:
@@ -494,12 +509,12 @@ class Engine:
 
 def _scaled(sums: dict[int, Sums], scale: float) -> dict[int, Sums]:
     """The same gradients times a number."""
-    factor = np.float32(scale)
+    factor = float(np.float32(scale))
     if factor == 1:
         return sums
     return {number: (slots, grads * factor) for number, (slots, grads) in sums.items()}
 
 
-def _decayed(shard: Shard, slots: Ints, grads: Floats, l2: float) -> Floats:
+def _decayed(shard: Shard, slots: Ints, grads: Array, l2: float) -> Array:
     """Gradients of rows with so much of their weights added."""
-    return grads + np.float32(l2) * shard.fetch(slots) if l2 else grads
+    return grads + float(np.float32(l2)) * shard.values(slots) if l2 else grads

@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor, Shard
 from rowtier.errors import MismatchError, UserError
 from rowtier.runtime.blocks import block_of, gather, is_by_row, spread
 from rowtier.runtime.engine import Engine
-from rowtier.runtime.store.storage import TORCH_DTYPES
+from rowtier.runtime.store.memory import TORCH_DTYPES
 from rowtier.tables import Table
 
 Array = NDArray[Any]

@@ -13,12 +13,10 @@ from rowtier.errors import UserError
 from rowtier.plan.remap import Addressed
 from rowtier.runtime.engine import BACKWARD, Asked
 from rowtier.runtime.exchange.step import Trip
-from rowtier.runtime.kernels import row_loops
+from rowtier.runtime.kernels.protocol import Array
 
 if TYPE_CHECKING:
     from rowtier.runtime.module import ShardedEmbeddings
-
-Floats = NDArray[np.float32]
 
 
 class Lookup(torch.autograd.Function):  # type: ignore[misc]
@@ -84,9 +82,7 @@ def brought_back(
     return of_weights
 
 
-def _split(
-    module: ShardedEmbeddings, batch: Addressed, outputs: list[Floats]
-) -> list[torch.Tensor]:
+def _split(module: ShardedEmbeddings, batch: Addressed, outputs: list[Array]) -> list[torch.Tensor]:
     """Outputs of bundles as outputs of what reads them."""
     found: dict[int, torch.Tensor] = {}
     for bundle, output in zip(module.engine.bundles, outputs, strict=True):
@@ -95,35 +91,36 @@ def _split(
             jagged = batch[module.remapper.reads[index].key]
             size = len(jagged.values) if bundle.table.pooling == "none" else jagged.samples
             part = output if size == len(output) else output[at : at + size]
-            found[index] = torch.from_numpy(part)
+            found[index] = module.engine.side.tensor(part)
             at += size
     return [found[index] for index in range(len(found))]
 
 
-def _joined(module: ShardedEmbeddings, grads: Sequence[torch.Tensor | None]) -> list[Floats]:
+def _joined(module: ShardedEmbeddings, grads: Sequence[torch.Tensor | None]) -> list[Array]:
     """Gradients of what reads as gradients of bundles."""
     joined = []
     for bundle in module.engine.bundles:
         parts = [part for index in bundle.reads if (part := grads[index]) is not None]
         assert len(parts) == len(bundle.reads)  # autograd gives zeros where one was not used
         whole = parts[0] if len(parts) == 1 else torch.cat(parts)
-        array = whole.detach().to("cpu", torch.float32).numpy()
-        joined.append(np.ascontiguousarray(array))
+        joined.append(module.engine.side.take(whole))
     return joined
 
 
-def _weight_grads(made: Made, grads: list[Floats]) -> list[torch.Tensor]:
+def _weight_grads(made: Made, grads: list[Array]) -> list[torch.Tensor]:
     """Gradients of lookups' weights: row times gradient of its bag; zero if it was dropped."""
     found: dict[str, torch.Tensor] = {}
+    side = made.module.engine.side
     for lookups, grad in zip(made.trip.lookups, grads, strict=True):
-        out, at = np.zeros(len(lookups.address), dtype=np.float32), 0
+        out, at = side.full(len(lookups.address), 1, 0.0)[:, 0], 0
         if lookups.table.pooling == "mean":
-            grad = grad / np.maximum(np.diff(lookups.edges), 1).astype(np.float32)[:, None]
-        for first, spots, lane in made.trip.spots(lookups):
-            row_loops.weights_back(lane.rows, spots, lookups.edges, grad, first, out)
+            grad = grad / side.put(lookups.lengths)
+        edges = side.put(lookups.edges)
+        for first, spots, lane in made.trip.each(lookups):
+            side.kernels.weights_back(lane.rows, spots, edges, grad, first, out)
         for read in (made.module.remapper.reads[index] for index in lookups.bundle.reads):
             size = made.sizes[read.key]
-            found[read.key] = torch.from_numpy(out[at : at + size])
+            found[read.key] = side.tensor(out[at : at + size]).cpu()
             at += size
     return [_at(found[key], mask) for key, mask in made.kept.items()]
 

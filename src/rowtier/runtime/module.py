@@ -23,6 +23,7 @@ from rowtier.profile.vocabulary import Vocabulary
 from rowtier.reading import StrPath
 from rowtier.runtime.agreement import Prepared, prepared_together
 from rowtier.runtime.dense_time import DenseTime
+from rowtier.runtime.device.side import side_of
 from rowtier.runtime.engine import CLIP, FORWARD, Asked, Engine
 from rowtier.runtime.exchange.counters import Counters, Totals
 from rowtier.runtime.exchange.watchdog import Patience
@@ -30,11 +31,12 @@ from rowtier.runtime.groups import Given, groups_of
 from rowtier.runtime.heat import HeatCounts
 from rowtier.runtime.keyed import keyed_batch, keyed_outputs, traced_outputs
 from rowtier.runtime.lookup import Lookup, Made
+from rowtier.runtime.on_devices import refuse_call, refuse_on_device
 from rowtier.runtime.options import Gradients, RunOptions
 from rowtier.runtime.read_only import refuse_training
 from rowtier.runtime.row_gradient import Waiting
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
-from rowtier.runtime.store.memory import Tiers
+from rowtier.runtime.store.memory import Tiers, is_device_memory
 from rowtier.runtime.store.storage import Init
 from rowtier.runtime.store.world import World
 from rowtier.runtime.torch_optimizers import refuse_in_backward
@@ -100,6 +102,7 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         watchdog_s: float = 60.0,
         watchdog_abort_s: float = 600.0,
         deltas: bool = False,
+        device: str | torch.device | None = None,
     ):
         super().__init__()
 
@@ -110,10 +113,14 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
             options = RunOptions(
                 gradients, ids, dict(tiers or {}), local_world_size, seed, init, rows, counters,
                 heat_counts, watchdog_s, watchdog_abort_s, deltas,
+                None if device is None else str(device),
             )  # fmt: skip
             groups = groups_of(plan, optimizer)
             world = World.of(plan.cluster, process_group, local_world_size)
-            return Prepared(plan, groups, options, world)
+            has_hbm = any(map(is_device_memory, plan.cluster.tier_names))
+            side = side_of(device, has_hbm, world.group)
+            refuse_on_device(plan, options, side)
+            return Prepared(plan, groups, options, world, side)
 
         patience = Patience(watchdog_s, watchdog_abort_s)
         kind = type(self).__name__
@@ -123,7 +130,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         self.weighted = self.returns_ids = False
         self.given_optimizer = optimizer
         # What PyTorch sees of the rows: see row_gradient.py.
-        self.row_handle = torch.nn.Parameter(torch.zeros(1), requires_grad=not plan.serves)
+        handle = torch.zeros(1, device=self.engine.side.device)
+        self.row_handle = torch.nn.Parameter(handle, requires_grad=not plan.serves)
         self.waiting = Waiting(self.row_handle, self.engine)
         self.optimizer = EmbeddingOptimizer(self.engine, self.waiting)
         self.outputs = tuple(
@@ -253,10 +261,14 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         if self.heat is not None and torch.is_grad_enabled():
             self.heat.note(addressed, self.remapper)
         outputs = {
-            read.key: output.to(addressed.origin.device)
+            read.key: self._where_wanted(output, addressed)
             for read, output in zip(self.remapper.reads, found, strict=True)
         }
         return self._returned(outputs, addressed)
+
+    def _where_wanted(self, output: torch.Tensor, batch: Addressed) -> torch.Tensor:
+        """Outputs of rows in host memory go to the device of the ids; others are on one already."""
+        return output.to(batch.origin.device) if self.engine.side.on_host else output
 
     def stands(self, *, records: bool) -> None:
         """Have the next call tell the others with what this rank looks up."""
@@ -386,6 +398,8 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         """
         from rowtier.runtime.migrate import migrate
 
+        way_out = "save a checkpoint, and load it into embeddings made of the new plan"
+        refuse_call(self.engine.side, "migrate", way_out)
         return migrate(self.engine, self.waiting, plan, extra_memory, progress)
 
     def clip_grad_norm_(self, max_norm: float) -> float:
@@ -408,7 +422,17 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         return super().named_parameters(prefix, recurse, remove_duplicate) if recurse else iter(())
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Move to a device with the model; the handle stays fp32, which its gradient needs."""
+        """Take part in what is done to a model; the handle stays fp32, which its gradient needs.
+
+        Rows stay where they are: those of the host's memory serve models on any device.
+        """
+        side = self.engine.side
+        if not side.on_host and fn(self.row_handle.data).device != side.device:
+            raise UserError(
+                f"rows on {side.device} cannot be moved with the model: the plan's tiers say which "
+                "memory each is in; make the embeddings with device= (load_checkpoint reads what "
+                "any device saved), and move the other modules one by one"
+            )
         super()._apply(fn, recurse)
         self.row_handle.data = self.row_handle.data.float()
         return self

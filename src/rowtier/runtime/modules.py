@@ -12,7 +12,7 @@ from torch import nn
 
 from rowtier.errors import MismatchError, UserError
 from rowtier.plan.plan import Plan
-from rowtier.runtime.store.storage import TORCH_DTYPES
+from rowtier.runtime.store.memory import TORCH_DTYPES
 from rowtier.tables import Table
 
 _REFUSED = {

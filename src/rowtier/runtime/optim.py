@@ -26,15 +26,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from rowtier.errors import UserError
-from rowtier.runtime.kernels import update_loops
-from rowtier.runtime.store.storage import Segments, Shard, from_bits, to_bits
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
+from rowtier.runtime.kernels.rule import Rule
 
 
 @dataclass(frozen=True)
@@ -71,35 +64,8 @@ class Optimizer(ABC):
         return 0.0
 
     @abstractmethod
-    def update(self, update: Update) -> None:
-        """Change rows by their gradients."""
-
-
-@dataclass(frozen=True, eq=False)
-class Update:
-    """Rows of a shard with their gradients, summed, scaled and decayed; one chunk at most."""
-
-    shard: Shard
-    slots: Ints
-    grads: Floats
-    step: int  # counted from 1
-    squares: Floats | None = None  # mean of g² over whole rows, for row-wise Adagrad
-
-    def run(self, kernel: Any, *args: Any) -> None:
-        """Call a kernel with the weights where they lie, or with a copy that is written back.
-
-        Numbers reach it as fp32.
-        """
-        args = tuple(arg if isinstance(arg, np.ndarray) else np.float32(arg) for arg in args)
-        shard, places = self.shard, self.shard.rows.places(self.slots)
-        if shard.plain:
-            kernel(shard.weights, places, places, self.grads, *args)
-        else:
-            dtype = shard.piece.table.dtype
-            rows = from_bits(shard.weights[places], dtype)
-            kernel(rows, np.arange(len(places)), places, self.grads, *args)
-            shard.weights[places] = to_bits(rows, dtype)
-        shard.rows.change(places)
+    def rule(self, step: int) -> Rule:
+        """How rows change in a step, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -108,17 +74,9 @@ class SGD(Optimizer):
 
     kind: ClassVar[str] = "sgd"
 
-    def update(self, update: Update) -> None:
-        """Change rows by their gradients."""
-        update.run(update_loops.sgd, self.lr)
-
-    def update_sums(self, shard: Shard, found: Segments, scale: np.float32) -> None:
-        """Sum gradients and change their rows, each while it is at hand; without decay."""
-        slots, starts, order, part = found
-        update_loops.sum_and_sgd(
-            shard.weights, slots, part.lane, part.at, part.weights, order, starts, scale,
-            np.float32(self.lr),
-        )  # fmt: skip
+    def rule(self, step: int) -> Rule:  # noqa: ARG002
+        """How rows change in a step."""
+        return Rule("sgd", self.lr)
 
 
 @dataclass(frozen=True)
@@ -134,10 +92,9 @@ class MomentumSGD(Optimizer):
     kind: ClassVar[str] = "momentum"
     state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
-    def update(self, update: Update) -> None:
-        """Change rows by their gradients."""
-        state = update.shard.state["momentum_buffer"]
-        update.run(update_loops.momentum, state, self.lr, self.momentum)
+    def rule(self, step: int) -> Rule:  # noqa: ARG002
+        """How rows change in a step."""
+        return Rule("momentum", self.lr, kept=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -158,10 +115,9 @@ class Adagrad(Optimizer):
         """What state is before the first step."""
         return self.initial_accumulator_value
 
-    def update(self, update: Update) -> None:
-        """Change rows by their gradients."""
-        state = update.shard.state["sum"]
-        update.run(update_loops.adagrad, state, self.lr, self.eps)
+    def rule(self, step: int) -> Rule:  # noqa: ARG002
+        """How rows change in a step."""
+        return Rule("adagrad", self.lr, self.eps)
 
 
 @dataclass(frozen=True)
@@ -183,11 +139,9 @@ class RowwiseAdagrad(Optimizer):
         """What state is before the first step."""
         return self.initial_accumulator_value
 
-    def update(self, update: Update) -> None:
-        """Change rows by their gradients."""
-        state = update.shard.state["sum"]
-        assert update.squares is not None
-        update.run(update_loops.rowwise_adagrad, update.squares, state, self.lr, self.eps)
+    def rule(self, step: int) -> Rule:  # noqa: ARG002
+        """How rows change in a step."""
+        return Rule("rowwise_adagrad", self.lr, self.eps)
 
 
 @dataclass(frozen=True)
@@ -214,17 +168,14 @@ class SparseAdam(Optimizer):
                 "than 1"
             )
 
-    def update(self, update: Update) -> None:
-        """Change rows by their gradients."""
-        self._update(update, self.eps, 1.0)
+    def rule(self, step: int) -> Rule:
+        """How rows change in a step, counted from 1."""
+        return self._rule(step, self.eps, 1.0)
 
-    def _update(self, update: Update, eps: float, kept: float) -> None:
+    def _rule(self, step: int, eps: float, kept: float) -> Rule:
         first, second = self.betas
-        rate = self.lr * self._correction(update.step) / (1 - first**update.step)
-        state = update.shard.state
-        update.run(
-            update_loops.adam, state["exp_avg"], state["exp_avg_sq"], rate, first, second, eps, kept
-        )
+        rate = self.lr * self._correction(step) / (1 - first**step)
+        return Rule("adam", rate, eps, first, second, kept)
 
     def _correction(self, step: int) -> float:
         """By how much √v is too small, as it began with 0."""
@@ -248,11 +199,11 @@ class SparseAdamW(SparseAdam):
         """Nothing is added to gradients."""
         return 0.0
 
-    def update(self, update: Update) -> None:
-        """Change rows by their gradients."""
+    def rule(self, step: int) -> Rule:
+        """How rows change in a step, counted from 1."""
         # √v/c + eps, as torch has it here, is (√v + c·eps)/c.
-        eps = self.eps * self._correction(update.step)
-        self._update(update, eps, 1 - self.lr * self.weight_decay)
+        eps = self.eps * self._correction(step)
+        return self._rule(step, eps, 1 - self.lr * self.weight_decay)
 
 
 KINDS: dict[str, type[Optimizer]] = {

@@ -26,7 +26,9 @@ class RunOptions:
     `counters`: count rows and bytes of every band, which takes time in every step; bytes per
     link level are counted always. `heat_counts`: count the lookups of rows in one of so many
     training steps, for `profile()`; True is one in 64, None is off. `deltas`: mark rows that
-    change, a byte a row, for `delta()` and `delta_of=` of `save_checkpoint`. `watchdog_s`: a rank
+    change, a byte a row, for `delta()` and `delta_of=` of `save_checkpoint`. `device`: where rows
+    are computed with; None is a GPU if the plan has HBM and the process group reaches it, else the
+    host. `watchdog_s`: a rank
     that waits so long for others warns; after `watchdog_abort_s` it raises.
     """
 
@@ -42,6 +44,7 @@ class RunOptions:
     watchdog_s: float = Patience().warn_s
     watchdog_abort_s: float = Patience().abort_s
     deltas: bool = False
+    device: str | None = None
 
     def __post_init__(self) -> None:
         for name, accepted in (("gradients", ("mean", "sum")), ("ids", ("narrow", "wide"))):

@@ -18,16 +18,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves, tree_map_only
 
 from rowtier.errors import UserError
 from rowtier.runtime.engine import Engine
 from rowtier.runtime.exchange.step import Trip
-
-Floats = NDArray[np.float32]
+from rowtier.runtime.kernels.protocol import Array
 
 _NORMS = ("linalg_vector_norm", "_foreach_norm")
 _UNSCALE = "_amp_foreach_non_finite_check_and_unscale_"
@@ -160,7 +157,7 @@ class Waiting:
         found = self.handle.grad
         return found if isinstance(found, RowGradient) and not found.is_dropped else None
 
-    def add(self, trip: Trip, grads: Sequence[Floats]) -> None:
+    def add(self, trip: Trip, grads: Sequence[Array]) -> None:
         """Bring gradients of outputs to the rows, beside those that wait and were not dropped."""
         if self._gradient is None:
             self._lost += self._engine.has_gradients

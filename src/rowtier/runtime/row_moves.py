@@ -70,7 +70,8 @@ class Transfer:
 
     def array(self, entry: MovedField) -> NDArray[Any]:
         """Where a field lies before."""
-        return self.source.weights if entry.name == "weight" else self.source.state[entry.name]
+        source = self.source
+        return np.asarray(source.weights if entry.name == "weight" else source.state[entry.name])
 
 
 class _Places(NamedTuple):

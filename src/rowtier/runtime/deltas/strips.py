@@ -163,7 +163,8 @@ def _written(engine: Engine, labels: Labels) -> Iterator[tuple[Shard, dict[str, 
 
 
 def _array(shard: Shard, field: str) -> Array:
-    return shard.weights if field == "weight" else shard.state[field]
+    found: Array = shard.weights if field == "weight" else shard.state[field]
+    return found
 
 
 def _copy(shard: Shard, field: str, slots: Ints | None) -> Array:

@@ -32,7 +32,7 @@ def bandwidths(device: str) -> Iterator[tuple[str, float]]:
         yield "device memory, copied", _rate(lambda: lane.copy_(there), lane)
         yield (
             "device memory, rows of 512 bytes",
-            _rate(lambda: kernels.gather(there, slots, lane, at), lane),
+            _rate(lambda: kernels.gather(there, slots, lane, at, 0), lane),
         )
         pinned = torch.zeros(rows, WIDTH, pin_memory=True)
         yield (
@@ -41,7 +41,7 @@ def bandwidths(device: str) -> Iterator[tuple[str, float]]:
         )
         yield (
             "pinned host memory, rows of 512 bytes",
-            _rate(lambda: kernels.gather(pinned, slots, lane, at), lane),
+            _rate(lambda: kernels.gather(pinned, slots, lane, at, 0), lane),
         )
 
 

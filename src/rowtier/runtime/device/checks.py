@@ -15,11 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rowtier.runtime.device.host import HostKernels
-from rowtier.runtime.device.protocol import CHUNK, OPERATIONS, Kernels
-from rowtier.runtime.device.rule import KINDS, Rule
+from rowtier.runtime.device.chained import ChainedKernels
+from rowtier.runtime.kernels.protocol import CHUNK, OPERATIONS, Kernels
+from rowtier.runtime.kernels.rule import KINDS, Rule
 
-TOLERANCE = {"squares": 2.0**-22}  # relative; all others: the same bits
+# Relative; all others: the same bits.
+TOLERANCE = {"squares": 2.0**-22, "weights_back": 2.0**-16}
 WIDTHS = (1, 3, 16, 33, 64, 130)
 
 
@@ -48,7 +49,7 @@ class Case:
             found = self.run(kernels, device)
         except Exception as error:  # whatever a compiler or a driver raises is a finding
             return f"{self.operation}, seed {self.seed}: {type(error).__name__}: {error}"
-        wanted = self.run(HostKernels())
+        wanted = self.run(ChainedKernels())
         for number, (mine, theirs) in enumerate(zip(wanted, found, strict=True)):
             if not _same(mine, theirs, TOLERANCE.get(self.operation)):
                 return f"{self.operation}, seed {self.seed}: tensor {number} differs"
@@ -167,16 +168,18 @@ def _gather(draw: Draw) -> tuple[Any, ...]:
     rows, width, count = draw.number(1, 90), draw.width(), draw.number(0, 80)
     kind = (torch.float32, torch.float16, torch.bfloat16)[draw.number(0, 2)]
     lane = draw.floats(count + draw.number(0, 9), width)
-    slots = draw.ints(rows, count)
-    return draw.floats(rows, width).to(kind), slots, lane, draw.permuted(len(lane), count)
+    slots, first = draw.ints(rows, count), draw.number(0, 3) if draw.chance(0.5) else 0
+    source = draw.floats(rows, first + width + draw.number(0, 3) * (first > 0)).to(kind)
+    return source, slots, lane, draw.permuted(len(lane), count), first
 
 
 def _add_rows(draw: Draw) -> tuple[Any, ...]:
     at, rows, width = draw.spots()
     first, sources = draw.number(0, 3), draw.number(1, 40)
-    source = draw.floats(sources, first + width + draw.number(0, 3))
-    slots = draw.ints(sources, len(at))
-    return source, slots, draw.weights(len(at)), draw.floats(rows, width), at, first
+    slots, wider = draw.ints(sources, len(at)), first + width + draw.number(0, 3)
+    of_source, of_lane = (wider, width) if draw.chance(0.5) else (width, wider)
+    source, lane = draw.floats(sources, of_source), draw.floats(rows, of_lane)
+    return source, slots, draw.weights(len(at)), lane, at, first
 
 
 def _pool(draw: Draw) -> tuple[Any, ...]:
@@ -184,7 +187,26 @@ def _pool(draw: Draw) -> tuple[Any, ...]:
     bags, first = draw.number(1, 40) if draw.chance(0.7) else 1, draw.number(0, 3)
     out = draw.floats(bags, first + width + draw.number(0, 3))
     edges = draw.edges(len(at), bags)
-    return draw.floats(rows, width), at, edges, draw.weights(len(at)), out, first
+    given = (out, first) if draw.chance(0.7) else (None, 0)
+    return draw.floats(rows, width), at, edges, draw.weights(len(at)), *given
+
+
+def _pool_back(draw: Draw) -> tuple[Any, ...]:
+    at, rows, width = draw.spots()
+    bags, first = draw.number(1, 40) if draw.chance(0.7) else 1, draw.number(0, 3)
+    grad = draw.floats(bags, first + width + draw.number(0, 3))
+    edges, weights = draw.edges(len(at), bags), draw.weights(len(at))
+    return draw.floats(rows, width), at, edges, weights, grad, first
+
+
+def _weights_back(draw: Draw) -> tuple[Any, ...]:
+    # Numbers of about one size: what cancels out would show the order of terms.
+    lane, at, edges, _, grad, first = _pool_back(draw)
+    at = torch.where(draw.ints(10, len(at)) == 0, -1, at)
+    shape = (len(lane), lane.shape[1])
+    lane = torch.from_numpy(draw.random.uniform(0.5, 2, shape).astype(np.float32))
+    grad = torch.from_numpy(draw.random.uniform(0.5, 2, tuple(grad.shape)).astype(np.float32))
+    return lane, at, edges, grad, first, torch.zeros(len(at))
 
 
 def _spread(draw: Draw) -> tuple[Any, ...]:
@@ -195,20 +217,29 @@ def _spread(draw: Draw) -> tuple[Any, ...]:
     return draw.floats(rows, width), at, out, first
 
 
-_pool_back, _spread_back = _pool, _spread
+_spread_back = _spread
 
 
 def _sum_segments(draw: Draw) -> tuple[Any, ...]:
     slots, _, width = draw.spots()
     if not len(slots):
         slots = slots.new_zeros(1)
-    found, inverse = HostKernels().distinct(slots, 90)
-    order, counts = HostKernels().group(inverse, len(found))
+    found, inverse = ChainedKernels().distinct(slots, 90)
+    order, counts = ChainedKernels().group(inverse, len(found))
     starts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
     rows = draw.number(1, 50)
     scale = float(np.float32(draw.random.choice([1.0, 0.25, 1 / 3])))
     at = draw.ints(rows, len(slots))
     return draw.floats(rows, width), at, draw.weights(len(slots)), order, starts, scale
+
+
+def _sum_and_update(draw: Draw) -> tuple[Any, ...]:
+    lane, at, weights, order, starts, scale = _sum_segments(draw)
+    count = len(starts) - 1
+    rows = count + draw.number(0, 9)
+    rule, slots = Rule("sgd", 0.05), draw.permuted(rows, count)
+    table = draw.floats(rows, lane.shape[1])
+    return rule, table, slots, lane, at, weights, order, starts, scale
 
 
 def _squares(draw: Draw) -> tuple[Any, ...]:

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from rowtier.runtime.device.checks import draw_cases
-from rowtier.runtime.device.plain import PlainKernels
-from rowtier.runtime.device.protocol import OPERATIONS, Kernels
+from rowtier.runtime.kernels.plain import PlainKernels
+from rowtier.runtime.kernels.protocol import OPERATIONS, Kernels
 
 PACKAGES = ("rowtier", "torch", "triton", "numba", "numpy")
 PER_OPERATION = {"host": 10, "device": 20, "interpreter": 2}

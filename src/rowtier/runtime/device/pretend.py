@@ -154,10 +154,11 @@ def _note(func: Any) -> None:
 
 
 def _where() -> str:
-    """The line outside of torch and of this file that is being run."""
+    """The line outside of torch, of this file and of what copies for others that is being run."""
     for frame in reversed(traceback.extract_stack()):
         name = frame.filename
-        if name != __file__ and "/torch/" not in name and not name.startswith("<"):
+        through = name == __file__ or name.endswith("/device/side.py")
+        if not through and "/torch/" not in name and not name.startswith("<"):
             return f"{name.rsplit('/', 1)[-1]}:{frame.lineno}"
     return "unknown"
 
@@ -209,7 +210,7 @@ def run_pretend(count: int, seed: int = 0) -> Pretended:
 def main() -> None:
     """Run the cases that the command line asks for."""
     from rowtier.runtime.device.checks import draw_cases
-    from rowtier.runtime.device.plain import PlainKernels
+    from rowtier.runtime.kernels.plain import PlainKernels
 
     device, found, most = install(), Pretended(), Counter[str]()
     for case in draw_cases(int(sys.argv[1]), int(sys.argv[2])):

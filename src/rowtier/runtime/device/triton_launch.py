@@ -1,7 +1,8 @@
 """The operations as launches of Triton's kernels: grids, arguments, and little else.
 
-Import this only where triton is wanted. Prefix sums, sorts of many keys and bisections over whole
-arrays are torch's. The host stops only in `distinct`, which has to know how many there are.
+Import this only where triton is wanted. Prefix sums, sorts of many keys, bisections over whole
+arrays and gradients of learned weights are torch's. The host stops only in `distinct`, which has
+to know how many there are.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import torch
 from torch import Tensor
 
 from rowtier.runtime.device import triton_kernels as loops
-from rowtier.runtime.device.cut import cut_segments, first_ends
-from rowtier.runtime.device.protocol import CHUNK
-from rowtier.runtime.device.rule import Rule
+from rowtier.runtime.kernels.cut import cut_segments, first_ends
+from rowtier.runtime.kernels.plain import PlainKernels, same_columns
+from rowtier.runtime.kernels.protocol import CHUNK
+from rowtier.runtime.kernels.rule import Rule
 
 # Tiles that need no more registers than there are, on any target: benchmarks/device_gate.py.
 NARROW, WIDE = {"ROWS": 16, "COLUMNS": 32}, {"ROWS": 4, "COLUMNS": 128}
@@ -100,22 +102,27 @@ class TritonKernels:
         self._over_entries(loops.group_places, len(keys), *args)
         return order, counts.sum(1)
 
-    def gather(self, rows: Tensor, slots: Tensor, lane: Tensor, at: Tensor) -> None:
+    def gather(self, rows: Tensor, slots: Tensor, lane: Tensor, at: Tensor, first: int) -> None:
         """See `Kernels`."""
-        self._move(rows, slots, lane, at)
+        self._move(rows[:, first : first + lane.shape[1]], slots, lane, at)
 
     def add_rows(
         self, rows: Tensor, slots: Tensor, weights: Tensor, lane: Tensor, at: Tensor, first: int
     ) -> None:
         """See `Kernels`."""
-        self._add_at(lane, at, rows[:, first : first + lane.shape[1]], slots, weights)
+        source, lane = same_columns(rows, lane, first)
+        self._add_at(lane, at, source, slots, weights)
 
     def pool(
-        self, lane: Tensor, at: Tensor, edges: Tensor, weights: Tensor, out: Tensor, first: int
-    ) -> None:
+        self, lane: Tensor, at: Tensor, edges: Tensor, weights: Tensor, out: Tensor | None,
+        first: int,
+    ) -> Tensor:  # fmt: skip
         """See `Kernels`."""
+        if out is None:
+            out = lane.new_zeros(len(edges) - 1, lane.shape[1])
         to = out[:, first : first + lane.shape[1]]
         self._sum(to, lane, at, weights, None, edges, seeded=True)
+        return out
 
     def pool_back(
         self, lane: Tensor, at: Tensor, edges: Tensor, weights: Tensor, grad: Tensor, first: int
@@ -124,6 +131,12 @@ class TritonKernels:
         every = torch.arange(len(at), device=at.device)
         bag = torch.searchsorted(edges, every, right=True) - 1
         self._add_at(lane, at, grad[:, first : first + lane.shape[1]], bag, weights)
+
+    def weights_back(
+        self, lane: Tensor, at: Tensor, edges: Tensor, grad: Tensor, first: int, out: Tensor
+    ) -> None:
+        """See `Kernels`."""
+        PlainKernels().weights_back(lane, at, edges, grad, first, out)
 
     def spread(self, lane: Tensor, at: Tensor, out: Tensor, first: int) -> None:
         """See `Kernels`."""
@@ -141,6 +154,14 @@ class TritonKernels:
         out = lane.new_empty(len(starts) - 1, lane.shape[1])
         self._sum(out, lane, at, weights, order, starts, scale=scale)
         return out
+
+    def sum_and_update(
+        self, rule: Rule, rows: Tensor, slots: Tensor, lane: Tensor, at: Tensor, weights: Tensor,
+        order: Tensor, starts: Tensor, scale: float,
+    ) -> None:  # fmt: skip
+        """See `Kernels`."""
+        sums = self.sum_segments(lane, at, weights, order, starts, scale)
+        self.update(rule, rows, slots, sums, (), weights[:0])
 
     def squares(self, grads: Tensor) -> Tensor:
         """See `Kernels`."""

@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 
 from rowtier.runtime.exchange.wire import Swap, Wire
 from rowtier.runtime.kernels import indices
+from rowtier.runtime.kernels.protocol import Array
+from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.store.memory import TORCH_DTYPES
 from rowtier.runtime.store.storage import from_bits, to_bits
 
 Ints = NDArray[np.int64]
@@ -152,13 +155,13 @@ class Layout:
     take the same way back.
     """
 
-    def __init__(self, me: int, asked: Ints, got: Ints, width: int, dtype: str):
+    def __init__(self, side: Side, me: int, asked: Ints, got: Ints, width: int, dtype: str):
         every, asked, got = asked, asked.copy(), got.copy()
         local = asked[:, me].copy()
         assert (local == got[:, me]).all()
         asked[:, me] = 0
         got[:, me] = 0
-        self.width, self.dtype, self._counts = width, dtype, every
+        self.side, self.width, self.dtype, self._counts = side, width, dtype, every
         self._asked, self._got = asked.sum(axis=0) * width, got.sum(axis=0) * width
         self._local = int(asked.sum())
         self._given = self._local + int(local.sum())
@@ -167,11 +170,11 @@ class Layout:
         self.got_at = _starts(got, self._given)
         self.asked_at[:, me] = self.got_at[:, me] = self._local + np.cumsum(local) - local
 
-    def empty(self) -> Floats:
+    def empty(self) -> Array:
         """A new lane."""
-        return np.empty((self.rows, self.width), dtype=np.float32)
+        return self.side.empty(self.rows, self.width)
 
-    def zeros(self, added: Sequence[bool]) -> Floats:
+    def zeros(self, added: Sequence[bool]) -> Array:
         """A new lane for gradients: zeros where a channel's are added up, not only written."""
         lane = self.empty()
         if all(added):
@@ -196,11 +199,11 @@ class Layout:
     def _item_bytes(self) -> int:
         return 4 if self.dtype == "fp32" else 2
 
-    def answer(self, lane: Floats) -> _Way:
+    def answer(self, lane: Array) -> _Way:
         """Send what others asked for, receive what was asked of them."""
         return _Way(self, lane[self._given :], self._got, lane[: self._local], self._asked)
 
-    def give_back(self, lane: Floats) -> _Way:
+    def give_back(self, lane: Array) -> _Way:
         """Send gradients of what was asked of others, receive those of what they asked for."""
         return _Way(self, lane[: self._local], self._asked, lane[self._given :], self._got)
 
@@ -209,9 +212,9 @@ class _Way(NamedTuple):
     """One direction of a lane: what is sent and received, and how many numbers per rank."""
 
     layout: Layout
-    sent: Floats
+    sent: Array
     counts: Ints
-    got: Floats
+    got: Array
     got_counts: Ints
 
     def as_sent(self) -> Swap:
@@ -227,10 +230,29 @@ class _Way(NamedTuple):
         if self.layout.dtype != "fp32":
             self.got.reshape(-1)[:] = from_bits(swapped.got, self.layout.dtype)
 
+    def swap_beside(self, wire: Wire) -> None:
+        """Send and receive where the rows are, as bytes: nccl has no bf16 of its own on all cards.
+
+        What is rounded is rounded there.
+        """
+        dtype = TORCH_DTYPES[self.layout.dtype]
+        got = self.got
+        if dtype != got.dtype:
+            got = got.new_empty(got.shape, dtype=dtype)
+        wire.swap_beside(
+            self.sent.to(dtype), self.counts * dtype.itemsize, got, self.got_counts * dtype.itemsize
+        )
+        if got is not self.got:
+            self.got.copy_(got)
+
 
 def swap_lanes(wire: Wire, ways: Sequence[_Way]) -> None:
     """Send lanes of several types and widths, all in one message per pair of ranks."""
     if not ways:  # of no rank: what travels in which lanes is said by the plan
+        return
+    if not ways[0].layout.side.on_host:
+        for way in ways:
+            way.swap_beside(wire)
         return
     swaps = [way.as_sent() for way in ways]
     wire.swap_all(swaps)

@@ -13,7 +13,8 @@ from rowtier.runtime.exchange.counters import Counters
 from rowtier.runtime.exchange.parcels import Grouped, swap_entries, swap_parcels
 from rowtier.runtime.exchange.sync import Sums, Sync
 from rowtier.runtime.exchange.wire import Wire
-from rowtier.runtime.kernels.update_loops import squares_of
+from rowtier.runtime.kernels.protocol import Array
+from rowtier.runtime.kernels.side import Side
 from rowtier.runtime.store.address import Piece
 from rowtier.runtime.store.storage import Shard
 
@@ -31,9 +32,10 @@ class Reducer:
         bundles: Sequence[Bundle],
         counters: Counters,
         narrow: bool,
+        side: Side,
     ):
-        self.wire, self.shards, self.counters = wire, shards, counters
-        self.sync = Sync(wire, shards, bundles, counters, narrow)
+        self.wire, self.shards, self.counters, self.side = wire, shards, counters, side
+        self.sync = Sync(wire, shards, bundles, counters, narrow, side)
         self._apart = [
             bundle
             for bundle in bundles
@@ -59,32 +61,34 @@ class Reducer:
                 found[number] = shard.merged()
         return found
 
-    def squares(self, sums: dict[int, Sums]) -> dict[int, Floats]:
+    def squares(self, sums: dict[int, Sums]) -> dict[int, Array]:
         """Per piece of row-wise Adagrad the mean of g² over every row, columns elsewhere too."""
-        found: dict[int, Floats] = {}
+        found: dict[int, Array] = {}
         for number, (_, grads) in sums.items():
             if self.shards[number].piece.table.optimizer == "rowwise_adagrad":
-                found[number] = squares_of(grads)
+                found[number] = self.side.kernels.squares(grads)
         for bundle in self._apart:
             self._add_others(bundle, sums, found)
         for number, squares in found.items():
-            found[number] = squares / np.float32(self.shards[number].piece.table.embedding_dim)
+            found[number] = squares / float(self.shards[number].piece.table.embedding_dim)
         return found
 
-    def _add_others(self, bundle: Bundle, sums: dict[int, Sums], found: dict[int, Floats]) -> None:
-        """Ask whoever has the other columns of a row for their part of the sum."""
+    def _add_others(self, bundle: Bundle, sums: dict[int, Sums], found: dict[int, Array]) -> None:
+        """Ask whoever has the other columns of a row for their part of the sum, on the host."""
         layers, every = bundle.layers, bundle.pieces
-        own = {piece.number: found[piece.number] for piece in every}
+        sizes = np.cumsum([len(found[piece.number]) for piece in every])[:-1]
+        parts = self.side.host(self.side.joined([found[piece.number] for piece in every]))
+        own = {p.number: part for p, part in zip(every, np.split(parts, sizes), strict=True)}
         for piece in every:
             slots = sums[piece.number][0]
             row = bundle.map.in_first_layer(piece.layer, piece.addresses_here()[slots])
-            parts = np.zeros((len(layers), len(slots)), dtype=np.float32)
-            parts[piece.layer] = own[piece.number]
+            of_layers = np.zeros((len(layers), len(slots)), dtype=np.float32)
+            of_layers[piece.layer] = own[piece.number]
             for other in every:
                 if other.layer != piece.layer:
-                    parts[other.layer] += self._fetch(bundle, piece, other, row, sums, own)
+                    of_layers[other.layer] += self._fetch(bundle, piece, other, row, sums, own)
             # Layer by layer, so that all columns of a row get the same sum.
-            found[piece.number] = np.add.reduce(parts, axis=0)
+            found[piece.number] = self.side.put(np.add.reduce(of_layers, axis=0))
 
     def _fetch(
         self,
@@ -116,8 +120,7 @@ class Reducer:
 
     def norm_squared(self, sums: dict[int, Sums]) -> float:
         """Sum of g² over all rows of all tables, each counted once."""
-        own = 0.0
-        for number, (_, grads) in sums.items():
-            if self.shards[number].piece.group == 0:
-                own += float(np.square(grads, dtype=np.float64).sum())
+        own = self.side.norm_squared(
+            [grads for number, (_, grads) in sums.items() if not self.shards[number].piece.group]
+        )
         return float(self.wire.sum(np.array([own]))[0])

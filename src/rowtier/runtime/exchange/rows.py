@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from rowtier.runtime.exchange.bundles import Lookups, as_type
 from rowtier.runtime.exchange.parcels import Grouped, Layout
-from rowtier.runtime.kernels import indices, row_loops
+from rowtier.runtime.kernels import indices
+from rowtier.runtime.kernels.protocol import Array
 from rowtier.runtime.store.address import Piece
 from rowtier.runtime.store.storage import NO_WEIGHTS, Part, Shard
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 
 
 @dataclass(eq=False)
@@ -31,7 +31,7 @@ class _Hop:
     at: Ints = field(init=False)  # per item
     given_at: Ints = field(init=False)  # per entry that was asked for here
     slots: Ints = field(init=False)  # of entries, where they are kept
-    lane: Floats = field(init=False)
+    lane: Array = field(init=False)
 
 
 @dataclass(eq=False)
@@ -108,7 +108,7 @@ class RowsTrip:
         if self.shard.on_disk:
             self.shard.prefetch(self.hops[-1].slots, steps)
 
-    def fill(self, hop: int, layout: Layout, channel: int, lane: Floats) -> None:
+    def fill(self, hop: int, layout: Layout, channel: int, lane: Array) -> None:
         """Write the answers, and note where those to this rank's own requests arrive."""
         here = self.hops[hop - 1]
         here.lane = lane
@@ -118,16 +118,16 @@ class RowsTrip:
         if here.merged is None:
             self.shard.gather(here.slots, lane, here.given_at)
         else:
-            above = self.hops[hop]
-            come = indices.take_spots(above.at, here.merged)
-            row_loops.copy_spots(above.lane, come, lane, here.given_at)
+            above, side = self.hops[hop], layout.side
+            come = side.put(indices.take_spots(above.at, here.merged))
+            side.kernels.gather(above.lane, come, lane, side.put(here.given_at), 0)
 
     def forget_rows(self) -> None:
         """Give the memory of rows back."""
         for hop in self.hops:
             del hop.lane
 
-    def take_back(self, hop: int, lanes: list[Floats]) -> None:
+    def take_back(self, hop: int, lanes: list[Array]) -> None:
         """Hand gradients on, or keep them for the update."""
         here, lane = self.hops[hop - 1], lanes[hop - 1]
         if here.merged is None:
@@ -135,8 +135,10 @@ class RowsTrip:
             runs = here.got.edges if self.distinct and not self._shuffled else None
             self.shard.parts.append(Part(here.slots, here.given_at, NO_WEIGHTS, 0, lane, runs))
         else:
-            to = indices.take_spots(self.hops[hop].at, here.merged)
-            row_loops.add_spots(lane, here.given_at, lanes[hop], to)
+            put = self.shard.side.put
+            to = put(indices.take_spots(self.hops[hop].at, here.merged))
+            args = (lane, put(here.given_at), put(NO_WEIGHTS), lanes[hop], to, 0)
+            self.shard.side.kernels.add_rows(*args)
 
     @property
     def at(self) -> Ints:

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from rowtier.runtime.exchange.parcels import Grouped, Layout, swap_entries, swap_lanes
 from rowtier.runtime.exchange.sums import SumsRequest, View, add_up, keep_parts
 from rowtier.runtime.exchange.wire import Wire
-from rowtier.runtime.kernels import indices, row_loops
+from rowtier.runtime.kernels import indices
+from rowtier.runtime.kernels.protocol import Array
+from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.store.storage import NO_WEIGHTS
 from rowtier.runtime.store.world import World
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 _SHIFT = 40  # reader and bag in one number
 
 
@@ -64,7 +66,7 @@ class _Held:
     """Sums that a rank has, and for which reader's bag each is."""
 
     keys: Ints  # reader << _SHIFT | bag
-    lane: Floats
+    lane: Array
 
     @property
     def readers(self) -> Ints:
@@ -99,6 +101,7 @@ class StagedTrip:
 
     request: SumsRequest
     view: View
+    side: Side
     stages: list[_Stage] = field(default_factory=list)
 
     @property
@@ -126,7 +129,7 @@ class StagedTrip:
 
     def _add_up(self, told: list[Ints]) -> _Held:
         number, counts, sequence = self.request.owned.in_view(self.view)
-        lane = np.zeros((len(sequence), self.width), dtype=np.float32)
+        lane = self.side.full(len(sequence), self.width, 0.0)
         every = np.arange(len(sequence), dtype=np.int64)
         self._parts = add_up(self.request, self.view, number, every, lane)
         readers = np.repeat(np.arange(len(counts), dtype=np.int64), counts)
@@ -143,13 +146,14 @@ class StagedTrip:
         moved = moving[order]
         came = self._tell(held.keys[moved], sent_counts, stage)
         came_counts = np.array([len(keys) for keys in came], dtype=np.int64)
-        layout = Layout(world.rank, came_counts[None], sent_counts[None], self.width, self.dtype)
+        counts = (came_counts[None], sent_counts[None])
+        layout = Layout(self.side, world.rank, *counts, self.width, self.dtype)
         lane = layout.empty()
         sent_at = indices.spots(layout.got_at[0], sent_counts)
         came_at = indices.spots(layout.asked_at[0], came_counts)
-        row_loops.copy_spots(held.lane, moved, lane, sent_at)
+        self._copy(held.lane, moved, lane, sent_at)
         swap_lanes(wire, [layout.answer(lane)])
-        new, merged = _merged(np.concatenate(came), lane, came_at)
+        new, merged = self._merged(np.concatenate(came), lane, came_at)
         mine = np.flatnonzero(new.readers == world.rank)
         entry = _Stage(layout, moved, sent_at, merged, came_at, new, mine, sent_counts, came_counts)
         self.stages.append(entry)
@@ -203,36 +207,42 @@ class StagedTrip:
         """How values travel."""
         return self.request.lookups.table.dtype
 
-    def add_to(self, out: Floats) -> None:
+    def add_to(self, out: Array) -> None:
         """Add all sums that arrived to their bags."""
+        put, first = self.side.put, self.view.first
         for held, mine in self._arrived():
-            row_loops.add_bags(held.lane, mine, held.bags[mine], out, self.view.first)
+            args = (held.lane, put(mine), put(NO_WEIGHTS), out, put(held.bags[mine]), first)
+            self.side.kernels.add_rows(*args)
 
     def _arrived(self) -> list[tuple[_Held, Ints]]:
         world, first = self._wire.world, self.first
         own = np.flatnonzero(first.readers == world.rank)
         return [(first, own), *((stage.held, stage.mine) for stage in self.stages)]
 
-    def back(self, grad: Floats) -> None:
+    def back(self, grad: Array) -> None:
         """Send the gradients of the bags to all that added to them."""
-        lanes = [np.zeros_like(self.first.lane)]
-        lanes += [np.zeros_like(stage.held.lane) for stage in self.stages]
+        every = [self.first, *(stage.held for stage in self.stages)]
+        lanes = [self.side.full(len(held.keys), self.width, 0.0) for held in every]
         for lane, (held, mine) in zip(lanes, self._arrived(), strict=True):
-            row_loops.take_bags(lane, mine, held.bags[mine], grad, self.view.first)
+            self._copy(grad, held.bags[mine], lane, mine, self.view.first)
         server = self._wire.world.tree.attached[self._wire.world.rank]
         for number in range(len(self.stages), 0, -1):
             stage = self.stages[number - 1]
             grads = stage.layout.empty()
-            row_loops.copy_spots(lanes[number], stage.merged, grads, stage.came_at)
+            self._copy(lanes[number], stage.merged, grads, stage.came_at)
             swap_lanes(self._wire, [stage.layout.give_back(grads)])
             before = 0 if server >= number else number - 1
-            row_loops.copy_spots(grads, stage.sent_at, lanes[before], stage.moved)
+            self._copy(grads, stage.sent_at, lanes[before], stage.moved)
         keep_parts(self.request, self.view, self._parts, lanes[0])
 
+    def _copy(self, source: Array, come: Ints, lane: Array, at: Ints, first: int = 0) -> None:
+        """Copy rows from spots to spots."""
+        put = self.side.put
+        self.side.kernels.gather(source, put(come), lane, put(at), first)
 
-def _merged(keys: Ints, lane: Floats, at: Ints) -> tuple[_Held, Ints]:
-    """Sums of the same bag, added up in the order they came."""
-    found, merged = indices.distinct(keys)
-    sums = np.zeros((len(found), lane.shape[1]), dtype=np.float32)
-    row_loops.add_spots(lane, at, sums, merged)
-    return _Held(found, sums), merged
+    def _merged(self, keys: Ints, lane: Array, at: Ints) -> tuple[_Held, Ints]:
+        """Sums of the same bag, added up in the order they came."""
+        found, merged = indices.distinct(keys)
+        sums, put = self.side.full(len(found), self.width, 0.0), self.side.put
+        self.side.kernels.add_rows(lane, put(at), put(NO_WEIGHTS), sums, put(merged), 0)
+        return _Held(found, sums), merged

@@ -21,9 +21,11 @@ from rowtier.runtime.exchange.rows import RowsTrip
 from rowtier.runtime.exchange.staged import StagedTrip, bags_of_bits, bits_of_bags
 from rowtier.runtime.exchange.sums import Pooled, SumsRequest, SumsTrip
 from rowtier.runtime.exchange.wire import Wire
-from rowtier.runtime.kernels import indices, row_loops
+from rowtier.runtime.kernels import indices
+from rowtier.runtime.kernels.protocol import Array
+from rowtier.runtime.kernels.side import Side
 from rowtier.runtime.store.address import Piece
-from rowtier.runtime.store.storage import Shard, embedding_bag
+from rowtier.runtime.store.storage import NO_WEIGHTS, Shard
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -37,7 +39,7 @@ class Lane:
     kind: tuple[str, int]
     layout: Layout
     channels: list[Channel]
-    rows: Floats
+    rows: Array
 
 
 @dataclass(eq=False)
@@ -53,6 +55,7 @@ class Trip:
 
     def __post_init__(self) -> None:
         self._spots: dict[int, list[tuple[int, Ints, Lane]]] = {}
+        self._lookups: dict[int, list[_Each]] = {}
         self._bags: dict[int, list[_Bags]] = {}
 
     def read_ahead(self, steps: int) -> None:
@@ -65,7 +68,7 @@ class Trip:
     def forget_rows(self) -> None:
         """Give the memory of rows back once the outputs are made of them."""
         for lane in (lane for lanes in self.lanes.values() for lane in lanes):
-            lane.rows = np.empty((0, lane.layout.width), dtype=np.float32)
+            lane.rows = lane.layout.side.empty(0, lane.layout.width)
         for entry in self.rows:
             entry.forget_rows()
 
@@ -81,6 +84,17 @@ class Trip:
             found = self._spots[id(lookups)] = list(_spots(self, lookups))
         return found
 
+    def each(self, lookups: Lookups) -> list[_Each]:
+        """The same where kernels take it."""
+        found = self._lookups.get(id(lookups))
+        if found is None:
+            found = [
+                _Each(first, lane.layout.side.put(at), lane)
+                for first, at, lane in self.spots(lookups)
+            ]
+            self._lookups[id(lookups)] = found
+        return found
+
     def bags(self, lookups: Lookups) -> list[_Bags]:
         """The same for bags, without lookups that are not among the rows."""
         found = self._bags.get(id(lookups))
@@ -89,13 +103,21 @@ class Trip:
         return found
 
 
+class _Each(NamedTuple):
+    """Lookups of rows that lie in a lane: the first column, and the spot of each."""
+
+    first: int
+    at: Array
+    lane: Lane
+
+
 class _Bags(NamedTuple):
     """Bags of rows that lie in a lane: the first column, spots, edges and weights."""
 
     first: int
-    at: Ints
-    edges: Ints
-    weights: Floats
+    at: Array
+    edges: Array
+    weights: Array
     lane: Lane
 
 
@@ -109,8 +131,10 @@ class Exchange:
         shards: dict[int, Shard],
         counters: Counters,
         narrow: bool,
+        side: Side,
     ):
         self.wire = self.ids_wire = wire
+        self.side = side
         self.shards, self.counters = shards, counters
         self._bands = BandCounts(counters)
         self.narrow = narrow
@@ -200,9 +224,11 @@ class Exchange:
 
     def _split_sums(self, trip: Trip) -> None:
         for request in trip.requests:
-            kind = StagedTrip if request.staged else SumsTrip
-            found = [kind(request, view) for view in request.pooled.views]
-            (trip.staged if request.staged else trip.sums).extend(found)  # type: ignore[arg-type]
+            views = request.pooled.views
+            if request.staged:
+                trip.staged += [StagedTrip(request, view, self.side) for view in views]
+            else:
+                trip.sums += [SumsTrip(request, view) for view in views]
 
     def _answer(self, trip: Trip, hop: int) -> None:
         channels: list[Channel] = [t for t in trip.rows if t.piece.hops >= hop]
@@ -212,6 +238,7 @@ class Exchange:
             here = [channel for channel in channels if (channel.dtype, channel.width) == kind]
             dtype, width = kind
             layout = Layout(
+                self.side,
                 self.wire.world.rank,
                 np.stack([channel.asked_counts(hop) for channel in here]),
                 np.stack([channel.got_counts(hop) for channel in here]),
@@ -241,7 +268,7 @@ class Exchange:
             self.counters.add(flow, *stage.bytes_moved(flow, entry.row_bytes))
         self._bands.staged(flow, entry)
 
-    def backward(self, trip: Trip, grads: dict[Bundle, Floats]) -> None:
+    def backward(self, trip: Trip, grads: dict[Bundle, Array]) -> None:
         """Bring gradients to the rows: per bag, or per lookup of tables that are not pooled."""
         grad_lanes = {
             hop: {
@@ -250,25 +277,24 @@ class Exchange:
             }
             for hop, lanes in trip.lanes.items()
         }
-        first = grad_lanes[1]
+        first, kernels, put = grad_lanes[1], self.side.kernels, self.side.put
         for entry in trip.lookups:
             grad = grads[entry.bundle]
             if entry.table.pooling == "none":
-                for column, at, lane in trip.spots(entry):
-                    row_loops.collect_rows(first[lane.kind], at, grad, column)
+                for column, at, lane in trip.each(entry):
+                    kernels.spread_back(first[lane.kind], at, grad, column)
                 continue
             for column, at, edges, weights, lane in trip.bags(entry):
-                rows = len(entry.rows)
-                row_loops.pool_back(first[lane.kind], at, edges, weights, grad, column, rows)
+                kernels.pool_back(first[lane.kind], at, edges, weights, grad, column)
         for sums in trip.sums:
             lane_rows, grad = first[sums.dtype, sums.width], grads[sums.request.bundle]
-            row_loops.take_bags(lane_rows, sums.at, sums.bags, grad, sums.view.first)
+            kernels.gather(grad, put(sums.bags), lane_rows, put(sums.at), sums.view.first)
         self._give_back(trip, grad_lanes)
         for staged in trip.staged:
             staged.back(grads[staged.request.bundle])
             self._count_staged("backward", staged)
 
-    def _give_back(self, trip: Trip, grad_lanes: dict[int, dict[tuple[str, int], Floats]]) -> None:
+    def _give_back(self, trip: Trip, grad_lanes: dict[int, dict[tuple[str, int], Array]]) -> None:
         for hop in sorted(trip.lanes):
             lanes = trip.lanes[hop]
             swap_lanes(
@@ -281,33 +307,37 @@ class Exchange:
                 for channel in lane.channels:
                     channel.take_back(hop, hops)
 
-    def pooled(self, trip: Trip, lookups: Lookups) -> Floats:
+    def pooled(self, trip: Trip, lookups: Lookups) -> Array:
         """The sums of a table's bags, over all bands; not yet divided for `mean`."""
-        out = _pooled_at_once(trip.bags(lookups), lookups)
-        if out is None:
-            out = np.zeros((lookups.bags, lookups.table.embedding_dim), dtype=np.float32)
-            for first, at, edges, weights, lane in trip.bags(lookups):
-                row_loops.pool(lane.rows, at, edges, weights, out, first)
+        side, width, found = self.side, lookups.table.embedding_dim, trip.bags(lookups)
+        if len(found) == 1 and found[0].lane.layout.width == width and len(found[0].at):
+            _, at, edges, weights, lane = found[0]
+            out = side.kernels.pool(lane.rows, at, edges, weights, None, 0)
+        else:
+            out = side.full(lookups.bags, width, 0.0)
+            for first, at, edges, weights, lane in found:
+                side.kernels.pool(lane.rows, at, edges, weights, out, first)
         for entry in trip.sums:
             if entry.request.lookups is lookups:
-                rows = trip.lane(entry).rows
-                row_loops.add_bags(rows, entry.at, entry.bags, out, entry.view.first)
+                rows, at, bags = trip.lane(entry).rows, side.put(entry.at), side.put(entry.bags)
+                none = side.put(NO_WEIGHTS)
+                side.kernels.add_rows(rows, at, none, out, bags, entry.view.first)
         for staged in trip.staged:
             if staged.request.lookups is lookups:
                 staged.add_to(out)
         return out
 
-    def sequence(self, trip: Trip, lookups: Lookups) -> Floats:
+    def sequence(self, trip: Trip, lookups: Lookups) -> Array:
         """The rows of a table's lookups."""
-        out = np.empty((len(lookups.address), lookups.table.embedding_dim), dtype=np.float32)
-        for first, at, lane in trip.spots(lookups):
-            row_loops.spread_rows(lane.rows, at, out, first)
+        out = self.side.empty(len(lookups.address), lookups.table.embedding_dim)
+        for first, at, lane in trip.each(lookups):
+            self.side.kernels.spread(lane.rows, at, out, first)
         return out
 
 
 def _in_order(
-    grad_lanes: dict[int, dict[tuple[str, int], Floats]], kind: tuple[str, int]
-) -> Iterable[dict[tuple[str, int], Floats]]:
+    grad_lanes: dict[int, dict[tuple[str, int], Array]], kind: tuple[str, int]
+) -> Iterable[dict[tuple[str, int], Array]]:
     """The hops that have a lane of a kind, in order."""
     return [grad_lanes[hop] for hop in sorted(grad_lanes) if kind in grad_lanes[hop]]
 
@@ -320,26 +350,21 @@ def _bags(trip: Trip, lookups: Lookups) -> Iterable[_Bags]:
         edges = indices.edges_within(chosen, lookups.edges)
         weights = lookups.weights[chosen] if len(lookups.weights) else lookups.weights
         at, lane = _fetched_at(here, lookups), trip.lane(here[0])
-        yield _Bags(here[0].piece.columns[0], at, edges, weights, lane)
+        yield _put(here[0].piece.columns[0], at, edges, weights, lane)
         return
     pieces = lookups.bundle.pieces
     every = all(not piece.pooled and piece.columns == pieces[0].columns for piece in pieces)
     for first, at, lane in trip.spots(lookups):
         if every:
-            yield _Bags(first, at, lookups.edges, lookups.weights, lane)
+            yield _put(first, at, lookups.edges, lookups.weights, lane)
         else:
             left = indices.present(at, lookups.edges, lookups.weights)
-            yield _Bags(first, *left, lane)
+            yield _put(first, *left, lane)
 
 
-def _pooled_at_once(found: list[_Bags], lookups: Lookups) -> Floats | None:
-    """Sums of bags by torch's own kernel, the fastest, if whole rows lie in one lane."""
-    if len(found) != 1 or found[0].lane.rows.shape[1] != lookups.table.embedding_dim:
-        return None
-    (bags,) = found
-    if not len(bags.at):
-        return None
-    return embedding_bag(bags.lane.rows, bags.at, bags.edges[:-1], bags.weights)
+def _put(first: int, at: Ints, edges: Ints, weights: Floats, lane: Lane) -> _Bags:
+    put = lane.layout.side.put
+    return _Bags(first, put(at), put(edges), put(weights), lane)
 
 
 def _spots(trip: Trip, lookups: Lookups) -> Iterable[tuple[int, Ints, Lane]]:

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from rowtier.runtime.exchange.bundles import Lookups
 from rowtier.runtime.exchange.parcels import Grouped, Layout
-from rowtier.runtime.kernels import indices, row_loops
+from rowtier.runtime.kernels import indices
+from rowtier.runtime.kernels.protocol import Array
 from rowtier.runtime.store.address import Piece
 from rowtier.runtime.store.storage import NO_WEIGHTS, Part, Shard
 
@@ -396,7 +397,7 @@ class SumsTrip:
         """Whether some of the rows here may take long to read."""
         return any(shard.on_disk for shard in self.request.held)
 
-    def fill(self, _hop: int, layout: Layout, channel: int, lane: Floats) -> None:
+    def fill(self, _hop: int, layout: Layout, channel: int, lane: Array) -> None:
         """Write the partial sums that others need."""
         self.at = indices.spots(layout.asked_at[channel], self._asked)
         given = indices.spots(layout.got_at[channel], self._got)
@@ -405,14 +406,15 @@ class SumsTrip:
             shard = self.request.shards[piece.number]
             sums = shard.pooled(owned.slots, owned.starts, owned.weights)
             if sums is not None:
-                row_loops.gather(sums, np.arange(len(sums)), lane, given)
+                side = layout.side
+                side.kernels.gather(sums, side.every(len(sums)), lane, side.put(given), 0)
                 self._parts = [(piece, owned.slots, given[self._number], owned.weights)]
                 return
         for start, count in zip(layout.got_at[channel], self._got, strict=True):
             lane[start : start + count] = 0
         self._parts = add_up(self.request, self.view, self._number, given, lane)
 
-    def take_back(self, hop: int, lanes: list[Floats]) -> None:
+    def take_back(self, hop: int, lanes: list[Array]) -> None:
         """Keep the gradients of the sums for the rows they were made of."""
         keep_parts(self.request, self.view, self._parts, lanes[hop - 1])
 
@@ -420,7 +422,7 @@ class SumsTrip:
 _Parts = list[tuple[Piece, Ints, Ints, Floats]]
 
 
-def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, lane: Floats) -> _Parts:
+def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, lane: Array) -> _Parts:
     """Add the rows of a view's entries to the sums at their spots."""
     parts, owned = [], request.owned
     for piece in view.pieces:
@@ -436,7 +438,7 @@ def add_up(request: SumsRequest, view: View, number: Ints, at: Ints, lane: Float
     return parts
 
 
-def keep_parts(request: SumsRequest, view: View, parts: _Parts, lane: Floats) -> None:
+def keep_parts(request: SumsRequest, view: View, parts: _Parts, lane: Array) -> None:
     """Keep gradients of partial sums for the update of their rows."""
     for piece, slots, at, weights in parts:
         first = view.first - piece.columns[0]

@@ -14,19 +14,24 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rowtier.runtime.exchange.bundles import Bundle, Spans
 from rowtier.runtime.exchange.counters import Counters
 from rowtier.runtime.exchange.parcels import Grouped, swap_parcels
 from rowtier.runtime.exchange.wire import Wire
-from rowtier.runtime.kernels import indices, row_loops
+from rowtier.runtime.kernels import indices
+from rowtier.runtime.kernels.protocol import Array
+from rowtier.runtime.kernels.side import Side
 from rowtier.runtime.store.address import Piece
-from rowtier.runtime.store.storage import Shard, from_bits, to_bits
+from rowtier.runtime.store.memory import TORCH_DTYPES
+from rowtier.runtime.store.storage import NO_WEIGHTS, Shard, from_bits, to_bits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
-Sums = tuple[Ints, Floats]  # slots, rising, and the gradient of each
+Sums = tuple[Ints, Array]  # slots, rising, and the gradient of each
+_UNTOUCHED = 0x80000000  # the bits of −0.0
 
 
 @dataclass(eq=False)
@@ -36,7 +41,7 @@ class _Copy:
     piece: Piece
     spans: Spans
     slots: Ints
-    sums: Floats  # rows × width
+    sums: Array  # rows × width
 
     @property
     def dense(self) -> bool:
@@ -85,8 +90,9 @@ class Sync:
         bundles: Sequence[Bundle],
         counters: Counters,
         narrow: bool,
+        side: Side,
     ):
-        self.wire, self.counters, self.narrow = wire, counters, narrow
+        self.wire, self.counters, self.narrow, self.side = wire, counters, narrow, side
         self.shards = [shard for shard in shards.values() if shard.piece.copies > 1]
         self._spans = {n: spans for bundle in bundles for n, spans in bundle.spans.items()}
 
@@ -98,16 +104,16 @@ class Sync:
             self._up([copy for copy in copies if copy.piece.way.level < level], level)
         for level in reversed(levels):
             self._down([copy for copy in copies if copy.piece.way.level < level], level)
-        return {copy.piece.number: _touched(copy) for copy in copies}
+        return self._touched(copies)
 
     def _start(self, shard: Shard) -> _Copy:
         slots, sums = shard.merged()
         copy = _Copy(shard.piece, self._spans[shard.piece.number], slots, sums)
         if copy.dense:
             every = copy.spans.every_slot
-            full = np.full((len(every), shard.piece.width), -0.0, dtype=np.float32)
+            full = self.side.full(len(every), shard.piece.width, -0.0)
             # −0.0 becomes 0.0, as it was touched.
-            full[np.searchsorted(every, slots)] = sums + np.float32(0)
+            full[self.side.put(np.searchsorted(every, slots))] = sums + 0.0
             copy.slots, copy.sums = every, full
         return copy
 
@@ -115,7 +121,7 @@ class Sync:
         """Hand every row to the child that adds it up."""
         sent = [self._for_adders(copy, level) for copy in copies]
         for copy, slots, sums in self._swap(copies, sent, level, up=True):
-            copy.slots, copy.sums = _added(slots, sums)
+            copy.slots, copy.sums = self._added(slots, sums)
 
     def _for_adders(self, copy: _Copy, level: int) -> tuple[Ints, Ints, Ints]:
         """Order, slots and counts of what goes to each rank."""
@@ -131,7 +137,7 @@ class Sync:
         sent = [self._for_others(copy, level) for copy in copies]
         for copy, slots, sums in self._swap(copies, sent, level, up=False):
             order = np.argsort(slots, kind="stable")
-            copy.slots, copy.sums = slots[order], sums[order]
+            copy.slots, copy.sums = slots[order], sums[self.side.put(order)]
 
     def _for_others(self, copy: _Copy, level: int) -> tuple[Ints, Ints, Ints]:
         size = self.wire.world.size
@@ -150,10 +156,12 @@ class Sync:
         sent: list[tuple[Ints, Ints, Ints]],
         level: int,
         up: bool,
-    ) -> list[tuple[_Copy, Ints, Floats]]:
+    ) -> list[tuple[_Copy, Ints, Array]]:
         """Slots and values of all copies in one message; what came, in the order of ranks."""
         if not copies:
             return []
+        if not self.side.on_host:
+            return self._swap_beside(copies, sent, level, up)
         counts = [entry[2] for entry in sent]
         lanes = [
             self._names(at, copy, sent[at][1]) for at, copy in enumerate(copies) if not copy.dense
@@ -175,16 +183,87 @@ class Sync:
                 rows = data if dtype == "fp32" else from_bits(data, dtype)
                 values[lane.at] = rows.reshape(-1, copy.piece.width)
         for lane, own, parcel in zip(lanes, grouped, parcels.received, strict=True):
-            self.counters.add(lane.flow, own.counts, parcel.counts)
-            if self.counters.bands is not None:
-                sent_slots = Grouped(sent[lane.at][1], own.counts // lane.size)
-                got_slots = Grouped(slots[lane.at], parcel.counts // lane.size)
-                spans = copies[lane.at].spans
-                self.counters.bands.add_bytes(
-                    lane.flow, spans.slot_numbers,
-                    lane.size * _by_span(spans, sent_slots), lane.size * _by_span(spans, got_slots),
-                )  # fmt: skip
+            sent_slots = Grouped(sent[lane.at][1], own.counts // lane.size)
+            got_slots = Grouped(slots[lane.at], parcel.counts // lane.size)
+            self._count(copies[lane.at], lane.flow, lane.size, sent_slots, got_slots)
         return [(copy, slots[at], values[at]) for at, copy in enumerate(copies)]
+
+    def _swap_beside(
+        self, copies: list[_Copy], sent: list[tuple[Ints, Ints, Ints]], level: int, up: bool
+    ) -> list[tuple[_Copy, Ints, Array]]:
+        """The same where values lie on a device: names by the host, with how many follow."""
+        named = [at for at, copy in enumerate(copies) if not copy.dense]
+        lanes = [self._names(at, copies[at], sent[at][1]) for at in named]
+        grouped = [Grouped(lane.data, sent[lane.at][2]) for lane in lanes]
+        # Of dense copies only how many they are: eight bytes, which a header has for all others.
+        counts = np.stack([entry[2] for entry in sent], axis=1)
+        got, slots = self.wire.swap_fixed(counts), dict[int, Ints]()
+        self.counters.add("headers", 8 * len(copies), 8 * len(copies))
+        received = swap_parcels(self.wire, grouped).received if grouped else []
+        for lane, parcel in zip(lanes, received, strict=True):
+            slots[lane.at] = parcel.data.astype(np.int64)
+            went = Grouped(sent[lane.at][1], sent[lane.at][2])
+            came = Grouped(slots[lane.at], parcel.counts)
+            self._count(copies[lane.at], lane.flow, lane.size, went, came)
+        found = []
+        for at, copy in enumerate(copies):
+            if copy.dense:
+                slots[at] = _implied(copy, level, got[:, at], up)
+            values = self._values_beside(copy, sent[at][0], counts[:, at], got[:, at])
+            each = copy.piece.width * copy.piece.table.item_bytes
+            went, came = Grouped(sent[at][1], counts[:, at]), Grouped(slots[at], got[:, at])
+            self._count(copy, "sync", each, went, came)
+            found.append((copy, slots[at], values))
+        return found
+
+    def _values_beside(self, copy: _Copy, order: Ints, counts: Ints, got_counts: Ints) -> Array:
+        """The rows of one copy that came, in the order of ranks."""
+        dtype, side = TORCH_DTYPES[copy.piece.table.dtype], self.side
+        sent = copy.sums[side.put(order)]
+        rounded = sent.to(dtype)
+        if dtype.itemsize == 2:
+            # What was touched must not round to the −0.0 that says it was not.
+            bits, whole = rounded.view(torch.int16), sent.view(torch.int32)
+            lost = (bits == -(2**15)) & (whole != -(2**31))
+            rounded = torch.where(lost, torch.zeros_like(bits), bits).view(dtype)
+        got = rounded.new_empty(int(got_counts.sum()), copy.piece.width)
+        each = copy.piece.width * dtype.itemsize
+        if self.wire.world.group is None:
+            return sent
+        self.wire.swap_beside(rounded, counts * each, got, got_counts * each)
+        return got.to(torch.float32)
+
+    def _count(self, copy: _Copy, flow: str, size: int, sent: Grouped, got: Grouped) -> None:
+        """Count rows of so many bytes that went out and came."""
+        self.counters.add(flow, sent.counts * size, got.counts * size)
+        if self.counters.bands is not None:
+            spans = copy.spans
+            self.counters.bands.add_bytes(
+                flow, spans.slot_numbers, size * _by_span(spans, sent), size * _by_span(spans, got)
+            )
+
+    def _added(self, slots: Ints, sums: Array) -> Sums:
+        """Add up what several children have for the same row, in the order it came."""
+        found, index = indices.distinct(slots)
+        side = self.side
+        added = side.full(len(found), sums.shape[1], -0.0)
+        args = (side.every(len(slots)), side.put(NO_WEIGHTS), added, side.put(index), 0)
+        side.kernels.add_rows(sums, *args)
+        return found, added
+
+    def _touched(self, copies: list[_Copy]) -> dict[int, Sums]:
+        """The rows that somebody touched, of all copies; a device is waited for once."""
+        found = {c.piece.number: (c.slots, c.sums) for c in copies}
+        dense = [copy for copy in copies if copy.dense]
+        if not dense:
+            return found
+        first = self.side.host(self.side.joined([copy.sums[:, 0] for copy in dense]))
+        bits, at = np.ascontiguousarray(first).view(np.uint32), 0
+        for copy in dense:
+            rows = np.flatnonzero(bits[at : at + len(copy.slots)] != _UNTOUCHED)
+            found[copy.piece.number] = (copy.slots[rows], copy.sums[self.side.put(rows)])
+            at += len(copy.slots)
+        return found
 
     def _names(self, at: int, copy: _Copy, slots: Ints) -> _Lane:
         dtype = np.uint32 if self.narrow and copy.piece.is_narrow else np.uint64
@@ -215,7 +294,7 @@ def _as_sent(rows: Floats, dtype: str) -> NDArray[np.float32] | NDArray[np.uint1
         return flat
     bits = to_bits(flat, dtype)
     # What was touched must not round to the −0.0 that says it was not.
-    bits[(bits == 0x8000) & (flat.view(np.uint32) != 0x80000000)] = 0
+    bits[(bits == 0x8000) & (flat.view(np.uint32) != _UNTOUCHED)] = 0
     return bits
 
 
@@ -240,19 +319,3 @@ def _dense_rows(copy: _Copy, level: int, child: int) -> Ints:
     for below in range(copy.piece.way.level + 1, level):
         slots = slots[copy.digit(slots, below) == copy.child(below)]
     return np.asarray(slots[copy.digit(slots, level) == child])
-
-
-def _added(slots: Ints, sums: Floats) -> Sums:
-    """Add up what several children have for the same row, in the order it came."""
-    found, index = indices.distinct(slots)
-    added = np.full((len(found), sums.shape[1]), -0.0, dtype=np.float32)
-    row_loops.add_spots(sums, np.arange(len(slots)), added, index)
-    return found, added
-
-
-def _touched(copy: _Copy) -> Sums:
-    if not copy.dense:
-        return copy.slots, copy.sums
-    bits = np.ascontiguousarray(copy.sums[:, 0]).view(np.uint32)
-    rows = np.flatnonzero(bits != 0x80000000)
-    return copy.slots[rows], copy.sums[rows]

@@ -58,6 +58,7 @@ class Wire:
 
     def __init__(self, world: World):
         self.world, self._near, self.stamps = world, Neighbours(), Stamps()
+        self.of_rows: dist.ProcessGroup | None = None  # carries what lies on a device
         self._sockets: Sockets | None = None
         self._since: float | None = None
         self._missing: list[int] = []
@@ -117,6 +118,24 @@ class Wire:
                 return
             for swap in swaps:
                 self._swap_by_gloo(swap)
+
+    def swap_beside(
+        self, sent: torch.Tensor, sizes: Ints, got: torch.Tensor, got_sizes: Ints
+    ) -> None:
+        """Send so many bytes of a device's memory to each rank, and receive theirs there.
+
+        The group's backend for the device carries them, and the host does not wait for it.
+        """
+        if self.of_rows is None:
+            return
+        with self.guarded:
+            dist.all_to_all_single(
+                got.view(-1).view(torch.uint8),
+                sent.contiguous().view(-1).view(torch.uint8),
+                got_sizes.tolist(),
+                sizes.tolist(),
+                group=self.of_rows,
+            )
 
     def _swap_by_sockets(self, sockets: Sockets, swaps: Sequence[Swap]) -> None:
         sent = [_parts(swap.sent, swap.counts) for swap in swaps]

@@ -2,9 +2,7 @@
 
 Rows and their state are arrays, and a row lies in them at its *place*. In RAM that is its slot.
 On disk the arrays are the frames of the pages in memory, and asking for places brings the
-pages there. Device memory and pinned host memory would be further kinds with places of their
-own (the arrays torch tensors, `places` a copy of rows to the device, `settle` the way back):
-there was none to try them on.
+pages there. Memory that a device reaches is in `device_memory.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +13,17 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.reading import StrPath
+from rowtier.runtime.kernels.protocol import Array
+from rowtier.runtime.kernels.side import HOST, Side
 from rowtier.runtime.store.pages import BUFFER_BYTES, LEAST_FRAMES, PAGE_BYTES, Pages
 from rowtier.units import parse_bytes
 
+TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
@@ -33,14 +35,29 @@ class Form(NamedTuple):
     width: int
     dtype: str  # of weights; state is f4
     state: Mapping[str, int]  # name → numbers a row
+    kind: str = "fp32"  # what the bits of weights mean
 
 
 class Rows(Protocol):
     """The rows of one shard."""
 
-    weights: NDArray[Any]
-    state: dict[str, Floats]
+    weights: Array
+    state: dict[str, Array]
     at_once: int  # how many places may be asked for in one call
+    in_slots: bool  # places are slots
+
+    @property
+    def side(self) -> Side:
+        """Whose kernels take these arrays."""
+        ...
+
+    def read(self, array: Array, places: Ints) -> NDArray[Any]:
+        """Rows of one of the arrays, or of some of its columns, on the host."""
+        ...
+
+    def write(self, array: Array, places: Ints, values: NDArray[Any]) -> None:
+        """Set such rows."""
+        ...
 
     def places(self, slots: Ints) -> Ints:
         """Where rows lie in `weights` and `state`, until the next call for any rows of the tier."""
@@ -75,10 +92,24 @@ class Memory(Protocol):
         ...
 
 
-class RamRows:
+class HostRows:
+    """Arrays that the host reads and writes."""
+
+    side: Side = HOST
+
+    def read(self, array: NDArray[Any], places: Ints) -> NDArray[Any]:
+        """Rows of one of the arrays, or of some of its columns."""
+        return np.asarray(array[places])
+
+    def write(self, array: NDArray[Any], places: Ints, values: NDArray[Any]) -> None:
+        """Set such rows."""
+        array[places] = values
+
+
+class RamRows(HostRows):
     """Arrays of the process."""
 
-    at_once = sys.maxsize
+    at_once, in_slots = sys.maxsize, True
 
     def __init__(self, form: Form):
         self.weights: NDArray[Any] = np.zeros((form.rows, form.width), dtype=form.dtype)
@@ -115,8 +146,10 @@ class Ram:
         """Nothing to do."""
 
 
-class DiskRows:
+class DiskRows(HostRows):
     """Records of weights and state, several a page, in the order of slots: hottest first."""
+
+    in_slots = False
 
     def __init__(self, pages: Pages, form: Form):
         self._pages = pages
@@ -214,9 +247,25 @@ def _record_bytes(form: Form) -> int:
     return _weight_bytes(form) + 4 * sum(form.state.values())
 
 
-def memories(tier_names: tuple[str, ...], given: Tiers) -> dict[str, Memory]:
-    """What keeps each tier: files where a folder is given, else RAM."""
-    found: dict[str, Memory] = {name: Ram() for name in tier_names}
+def memory_of(tier: str, side: Side) -> Memory:
+    """Memory of a tier: the host's, or of a device its own for HBM and pinned for all others."""
+    if side.on_host:
+        return Ram()
+    from rowtier.runtime.device.side import DeviceSide
+    from rowtier.runtime.store.device_memory import DeviceMemory
+
+    assert isinstance(side, DeviceSide)
+    return DeviceMemory(side, pinned=not is_device_memory(tier))
+
+
+def is_device_memory(tier: str) -> bool:
+    """Whether a tier is a GPU's own memory, by its name."""
+    return "hbm" in tier.lower()
+
+
+def memories(tier_names: tuple[str, ...], given: Tiers, side: Side) -> dict[str, Memory]:
+    """What keeps each tier: files where a folder is given, else memory that the side reaches."""
+    found: dict[str, Memory] = {name: memory_of(name, side) for name in tier_names}
     for name, place in given.items():
         if name not in tier_names:
             raise UserError(f"tiers: no tier {name!r}; the plan's are {', '.join(tier_names)}")

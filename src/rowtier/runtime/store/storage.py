@@ -12,19 +12,20 @@ import xxhash
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
-from rowtier.runtime.kernels import indices, row_loops
+from rowtier.runtime.kernels import indices
+from rowtier.runtime.kernels.protocol import Array
+from rowtier.runtime.kernels.rule import Rule
+from rowtier.runtime.kernels.side import BLOCK_ROWS, HOST, Side
 from rowtier.runtime.store.address import Piece
-from rowtier.runtime.store.memory import Form, Memory, RamRows, Rows
+from rowtier.runtime.store.memory import TORCH_DTYPES, DiskRows, Form, Memory, Rows
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Init = Callable[[Table, Ints], Any]  # a table and some of its rows → their first weights
 
-TORCH_DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 NO_WEIGHTS = np.empty(0, dtype=np.float32)
 ALL = slice(None)
-_BLOCK_ROWS = 4096
 _COPIED_ROWS = 8192  # of 16-bit numbers, in fp32 at once
 
 
@@ -35,7 +36,7 @@ class Part(NamedTuple):
     at: Ints  # where each is in `lane`
     weights: Floats  # of the lookups; empty: all 1
     first: int  # column
-    lane: Floats
+    lane: Array
     runs: Ints | None = None  # edges of runs of slots that rise
 
     @property
@@ -66,9 +67,10 @@ class Shard:
     inside: Shard | None = None  # of a bundle: then the rows are there, from slot `base` on
     base: int = 0
     given: Rows | None = None  # rows that are kept already, in the same slots
+    side: Side = HOST  # where lanes and gradients are
     rows: Rows = field(init=False)
-    weights: NDArray[Any] = field(init=False)  # by place; float32, or 16 bits as uint16
-    state: dict[str, Floats] = field(init=False)
+    weights: Array = field(init=False)  # by place; on the host float32, or 16 bits as uint16
+    state: dict[str, Array] = field(init=False)
     parts: list[Part] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -79,7 +81,7 @@ class Shard:
         dtype = "f4" if piece.table.dtype == "fp32" else "u2"
         by_row = piece.table.optimizer == "rowwise_adagrad"
         state = dict.fromkeys(self.state_names, 1 if by_row else piece.width)
-        form = Form(piece.rows_here, piece.width, dtype, state)
+        form = Form(piece.rows_here, piece.width, dtype, state, piece.table.dtype)
         self.rows = self.memory.rows(form) if self.given is None else self.given
         self.weights, self.state = self.rows.weights, self.rows.state
         self.rows.name(0, piece.rows_here, piece.table.name)
@@ -87,7 +89,7 @@ class Shard:
     def _share(self, inside: Shard) -> None:
         self.rows, self.weights, self.state = inside.rows, inside.weights, inside.state
         self.rows.name(self.base, self.piece.rows_here, self.piece.table.name)
-        if isinstance(self.rows, RamRows):
+        if self.rows.in_slots:
             here = slice(self.base, self.base + self.piece.rows_here)
             self.weights = inside.weights[here]
             self.state = {name: array[here] for name, array in inside.state.items()}
@@ -95,12 +97,21 @@ class Shard:
     @property
     def plain(self) -> bool:
         """Whether weights are stored as they are computed with."""
-        return self.weights.dtype == np.float32
+        return self.piece.table.dtype == "fp32"
 
     @property
     def on_disk(self) -> bool:
         """Whether reading rows may take long."""
-        return not isinstance(self.rows, RamRows)
+        return isinstance(self.rows, DiskRows)
+
+    @property
+    def in_reach(self) -> bool:
+        """Whether kernels of the side can take rows where they lie."""
+        return self.rows.side is self.side
+
+    def stored_as(self, name: str) -> np.dtype[Any]:
+        """The type of what `take` gives."""
+        return np.dtype("f4" if name != "weight" or self.plain else "u2")
 
     def prefetch(self, slots: Ints, steps: int = 1) -> None:
         """Start to bring rows that the next batch reads, or this one (`steps=0`).
@@ -121,11 +132,12 @@ class Shard:
             return self.inside.take(name, slots + self.base, columns)
         array = self._array(name)[:, columns]
         if len(slots) <= self.rows.at_once:
-            return np.asarray(array[self.rows.places(slots)])
-        found = np.empty((len(slots), array.shape[1]), dtype=array.dtype)
+            return self.rows.read(array, self.rows.places(slots))
+        found = np.empty((len(slots), array.shape[1]), dtype=self.stored_as(name))
         order = np.argsort(slots, kind="stable")  # so that a page is read once, not once a row
         for part in self.chunks(len(slots)):
-            found[order[part]] = array[self.rows.places(slots[order[part]])]
+            places = self.rows.places(slots[order[part]])
+            found[order[part]] = self.rows.read(array, places)
         return found
 
     def put(self, name: str, slots: Ints, values: NDArray[Any], columns: slice = ALL) -> None:
@@ -140,10 +152,10 @@ class Shard:
                 self.put(name, slots[order[part]], values[order[part]], columns)
             return
         places = self.rows.places(slots)
-        array[places] = values
+        self.rows.write(array, places, values)
         self.rows.change(places)
 
-    def _array(self, name: str) -> NDArray[Any]:
+    def _array(self, name: str) -> Array:
         return self.weights if name == "weight" else self.state[name]
 
     def fetch(self, slots: Ints) -> Floats:
@@ -159,8 +171,8 @@ class Shard:
         """Set all state of all rows, which is zeros at first, to a number."""
         for name in self.state if value else ():
             rows, width = self.piece.rows_here, self.state[name].shape[1]
-            for start in range(0, rows, _BLOCK_ROWS):
-                slots = np.arange(start, min(start + _BLOCK_ROWS, rows))
+            for start in range(0, rows, BLOCK_ROWS):
+                slots = np.arange(start, min(start + BLOCK_ROWS, rows))
                 self.put(name, slots, np.full((len(slots), width), value, dtype=np.float32))
 
     def restart(self, slots: Ints, rows: Floats, state: float) -> None:
@@ -169,61 +181,98 @@ class Shard:
         for name, array in self.state.items():
             self.put(name, slots, np.full((len(slots), array.shape[1]), state, dtype=np.float32))
 
-    def gather(self, slots: Ints, lane: Floats, at: Ints) -> None:
+    def gather(self, slots: Ints, lane: Array, at: Ints) -> None:
         """Copy rows to their spots."""
+        side = self.side
         for part in self.chunks(len(slots)):
-            rows, places = self._readable(slots[part])
-            row_loops.gather(rows, places, lane, at[part])
+            rows, places = self._where(slots[part])
+            side.kernels.gather(rows, places, lane, side.put(at[part]), 0)
 
-    def sum(self, slots: Ints, weights: Floats, lane: Floats, at: Ints, first: int) -> None:
+    def sum(self, slots: Ints, weights: Floats, lane: Array, at: Ints, first: int) -> None:
         """Add rows, from column `first`, to the partial sums at their spots."""
+        put = self.side.put
         for part in self.chunks(len(slots)):
             rows, places = self._readable(slots[part])
-            row_loops.sum_rows(rows, places, weights[part], lane, at[part], first)
+            args = (rows, places, put(weights[part]), lane, put(at[part]), first)
+            self.side.kernels.add_rows(*args)
 
-    def _readable(self, slots: Ints) -> tuple[Floats, Ints]:
-        """An array that has rows in fp32, and where."""
-        places = self.rows.places(slots)
-        if self.plain:
-            return self.weights, places
-        found = from_bits(self.weights[places], self.piece.table.dtype)
-        return found, np.arange(len(slots))
+    def values(self, slots: Ints) -> Array:
+        """Rows in fp32, beside their gradients."""
+        rows, places = self._where(slots)
+        found = self.side.empty(len(slots), self.piece.width)
+        self.side.kernels.gather(rows, places, found, self.side.every(len(slots)), 0)
+        return found
 
-    def pooled(self, slots: Ints, starts: Ints, weights: Floats) -> Floats | None:
-        """Sums of rows by bag, from where each begins; None if they cannot be had at once.
+    def _where(self, slots: Ints) -> tuple[Array, Array]:
+        """An array that the side's kernels gather from, and where rows lie in it."""
+        if self.in_reach:
+            return self._stored, self.side.put(self.rows.places(slots))
+        return self.side.put(self.fetch(slots)), self.side.every(len(slots))
 
-        torch's own kernel is the fastest for rows that lie anywhere.
-        """
+    def _readable(self, slots: Ints) -> tuple[Array, Array]:
+        """The same, of rows in fp32."""
+        if self.plain or not self.in_reach:
+            return self._where(slots)
+        return self.values(slots), self.side.every(len(slots))
+
+    @property
+    def _stored(self) -> Array:
+        """Weights as kernels take them."""
+        fp16_of_host = self.piece.table.dtype == "fp16" and self.rows.side is HOST
+        return self.weights.view(np.float16) if fp16_of_host else self.weights
+
+    def pooled(self, slots: Ints, starts: Ints, weights: Floats) -> Array | None:
+        """Sums of rows by bag, from where each begins; None if they cannot be had at once."""
         if not len(slots):
-            return np.empty((0, self.piece.width), dtype=np.float32)
+            return self.side.empty(0, self.piece.width)
         # Of records with state beside them torch would copy the whole buffer.
-        evenly = self.weights.flags.c_contiguous
+        evenly = self.in_reach and (not self.side.on_host or self.weights.flags.c_contiguous)
         if not self.plain or not evenly or len(slots) > self.rows.at_once:
             return None
-        return embedding_bag(self.weights, self.rows.places(slots), starts, weights)
+        put, edges = self.side.put, np.append(starts, len(slots))
+        args = (self.weights, put(self.rows.places(slots)), put(edges), put(weights))
+        return self.side.kernels.pool(*args, None, 0)
 
-    def blocks(self, scale: np.float32) -> Iterator[tuple[Ints, Floats]]:
+    def update(self, rule: Rule, slots: Ints, grads: Array, squares: Array | None) -> None:
+        """Change rows, one chunk at most, and their state by their gradients."""
+        near, places = self.rows.side, self.rows.places(slots)
+        if not self.in_reach:
+            grads = self.side.host(grads)
+            squares = None if squares is None else self.side.host(squares)
+        none = near.put(NO_WEIGHTS) if squares is None else squares
+        state = tuple(self.state.values())
+        near.kernels.update(rule, self._stored, near.put(places), grads, state, none)
+        self.rows.change(places)
+
+    def sum_and_update(self, rule: Rule, found: Segments, scale: float) -> None:
+        """Sum gradients and change their rows, each while it is at hand."""
+        put, (slots, starts, order, part) = self.side.put, found
+        self.side.kernels.sum_and_update(
+            rule, self.weights, put(slots), part.lane, put(part.at), put(part.weights), put(order),
+            put(starts), scale,
+        )  # fmt: skip
+
+    def blocks(self, scale: np.float32) -> Iterator[tuple[Ints, Array]]:
         """What `merged` gives, scaled, in blocks that fit into the processor's cache."""
         if not self._one_part:
             slots, grads = self.merged()
             yield slots, grads if scale == 1 else grads * scale
             return
-        part = self.parts.pop()
+        part, step = self.parts.pop(), self.side.block_rows
         if part.is_one_run:  # nothing is to be summed
-            for first in range(0, len(part.slots), _BLOCK_ROWS):
+            for first in range(0, len(part.slots), step):
                 at = int(part.at[first])
-                here = part.slots[first : first + _BLOCK_ROWS]
+                here = part.slots[first : first + step]
                 grads = part.lane[at : at + len(here)]
                 yield here, grads if scale == 1 else grads * scale
             return
         slots, starts, order, _ = self.segments(part)
-        for first in range(0, len(slots), _BLOCK_ROWS):
-            here = slots[first : first + _BLOCK_ROWS]
-            sums = np.empty((len(here), self.piece.width), dtype=np.float32)
-            row_loops.sum_segments(
-                part.lane, part.at, part.weights, order, starts, first, scale, sums
-            )
-            yield here, sums
+        put = self.side.put
+        args = (part.lane, put(part.at), put(part.weights), put(order))
+        for first in range(0, len(slots), step):
+            edges = put(starts[first : first + step + 1])
+            sums = self.side.kernels.sum_segments(*args, edges, float(scale))
+            yield slots[first : first + step], sums
 
     def take_segments(self) -> Segments | None:
         """All gradients that wait, if rows may be changed while they are summed."""
@@ -242,31 +291,21 @@ class Shard:
             return Segments(*indices.merge_runs(part.slots, part.runs), part)
         return Segments(*indices.segments(part.slots, self.piece.rows_here), part)
 
-    def merged(self) -> tuple[Ints, Floats]:
+    def merged(self) -> tuple[Ints, Array]:
         """The slots that have gradients, rising, and the sum of each."""
         parts, self.parts = self.parts, []
         width = self.piece.width
         if not parts:
-            return np.empty(0, dtype=np.int64), np.empty((0, width), dtype=np.float32)
+            return np.empty(0, dtype=np.int64), self.side.empty(0, width)
         slots = np.concatenate([part.slots for part in parts])
         found, inverse = indices.distinct(slots, self.piece.rows_here)
-        sums, at = np.zeros((len(found), width), dtype=np.float32), 0
+        sums, at, put = self.side.full(len(found), width, 0.0), 0, self.side.put
         for part in parts:
-            index = inverse[at : at + len(part.slots)]
-            row_loops.add_grads(sums, index, part.lane, part.at, part.weights, part.first)
+            index = put(inverse[at : at + len(part.slots)])
+            args = (part.lane, put(part.at), put(part.weights), sums, index, part.first)
+            self.side.kernels.add_rows(*args)
             at += len(part.slots)
         return found.astype(np.int64), sums
-
-
-def embedding_bag(rows: Floats, at: Ints, starts: Ints, weights: Floats) -> Floats:
-    """Sums of rows by bag, from where each begins; `weights` may be empty."""
-    found = torch.embedding_bag(
-        torch.from_numpy(rows),
-        torch.from_numpy(at),
-        torch.from_numpy(starts),
-        per_sample_weights=torch.from_numpy(weights) if len(weights) else None,
-    )
-    return np.asarray(found[0].numpy())
 
 
 def from_bits(bits: NDArray[np.uint16], dtype: str) -> Floats:

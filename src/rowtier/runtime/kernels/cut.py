@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rowtier.runtime.device.protocol import CHUNK
+from rowtier.runtime.kernels.protocol import CHUNK
 
 
 class Cut(NamedTuple):

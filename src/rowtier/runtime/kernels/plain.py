@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from rowtier.runtime.device.cut import cut_segments, first_ends
-from rowtier.runtime.device.rule import Rule
+from rowtier.runtime.kernels.cut import cut_segments, first_ends
+from rowtier.runtime.kernels.rule import Rule
 
 Term = Callable[[Tensor], Tensor]  # entries → their rows
 
@@ -55,23 +55,27 @@ class PlainKernels:
         """See `Kernels`."""
         return torch.argsort(keys, stable=True), torch.bincount(keys, minlength=size)
 
-    def gather(self, rows: Tensor, slots: Tensor, lane: Tensor, at: Tensor) -> None:
+    def gather(self, rows: Tensor, slots: Tensor, lane: Tensor, at: Tensor, first: int) -> None:
         """See `Kernels`."""
-        lane[at] = rows[slots].to(lane.dtype)
+        lane[at] = rows[slots, first : first + lane.shape[1]].to(lane.dtype)
 
     def add_rows(
         self, rows: Tensor, slots: Tensor, weights: Tensor, lane: Tensor, at: Tensor, first: int
     ) -> None:
         """See `Kernels`."""
-        source = rows[:, first : first + lane.shape[1]]
+        source, lane = same_columns(rows, lane, first)
         self._add_at(lane, at, _weighted(source, slots, weights))
 
     def pool(
-        self, lane: Tensor, at: Tensor, edges: Tensor, weights: Tensor, out: Tensor, first: int
-    ) -> None:
+        self, lane: Tensor, at: Tensor, edges: Tensor, weights: Tensor, out: Tensor | None,
+        first: int,
+    ) -> Tensor:  # fmt: skip
         """See `Kernels`."""
+        if out is None:
+            out = lane.new_zeros(len(edges) - 1, lane.shape[1])
         to = out[:, first : first + lane.shape[1]]
         to.copy_(_sums(to.clone(), edges, len(at), _weighted(lane, at, weights)))
+        return out
 
     def pool_back(
         self, lane: Tensor, at: Tensor, edges: Tensor, weights: Tensor, grad: Tensor, first: int
@@ -81,6 +85,16 @@ class PlainKernels:
         bag = torch.searchsorted(edges, every, right=True) - 1
         source = grad[:, first : first + lane.shape[1]]
         self._add_at(lane, at, _weighted(source, bag, weights))
+
+    def weights_back(
+        self, lane: Tensor, at: Tensor, edges: Tensor, grad: Tensor, first: int, out: Tensor
+    ) -> None:
+        """See `Kernels`."""
+        every = torch.arange(len(at), device=at.device)
+        bag = torch.searchsorted(edges, every, right=True) - 1
+        come = grad[bag, first : first + lane.shape[1]].double()
+        products = (lane[at.clamp(min=0)].double() * come).sum(1).float()
+        out.copy_(torch.where(at >= 0, out + products, out))
 
     def spread(self, lane: Tensor, at: Tensor, out: Tensor, first: int) -> None:
         """See `Kernels`."""
@@ -100,6 +114,14 @@ class PlainKernels:
         term = _weighted(lane, at, weights)
         empty = torch.full((len(starts) - 1, lane.shape[1]), -0.0, device=lane.device)
         return _sums(empty, starts, len(order), lambda i: term(order[i])) * scale
+
+    def sum_and_update(
+        self, rule: Rule, rows: Tensor, slots: Tensor, lane: Tensor, at: Tensor, weights: Tensor,
+        order: Tensor, starts: Tensor, scale: float,
+    ) -> None:  # fmt: skip
+        """See `Kernels`."""
+        sums = self.sum_segments(lane, at, weights, order, starts, scale)
+        self.update(rule, rows, slots, sums, (), weights[:0])
 
     def squares(self, grads: Tensor) -> Tensor:
         """See `Kernels`."""
@@ -144,6 +166,14 @@ class PlainKernels:
         order, counts = self.group(inverse, len(spots))
         starts = torch.cat((counts.new_zeros(1), counts.cumsum(0)))
         lane[spots] = _sums(lane[spots], starts, len(at), lambda i: term(order[i]))
+
+
+def same_columns(rows: Tensor, lane: Tensor, first: int) -> tuple[Tensor, Tensor]:
+    """Rows and lane as wide as the narrower one, the wider one from a column on."""
+    width = min(rows.shape[1], lane.shape[1])
+    if lane.shape[1] > width:
+        return rows, lane[:, first : first + width]
+    return rows[:, first : first + width], lane
 
 
 def _weighted(source: Tensor, come: Tensor, weights: Tensor) -> Term:
