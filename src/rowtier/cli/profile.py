@@ -271,7 +271,7 @@ def _table(looks: list[TableLook]) -> None:
             f"{look.touched / look.rows:.0%}",
             f"{look.coverage:.0%}",
             f"{look.pooling:.3g}",
-            *(show_count(rank) for rank in look.served_by),
+            *(show_count(position) for position in look.served_by),
             look.spark,
         ]
         for look in looks
@@ -337,7 +337,7 @@ def _judgements(profile: Profile, cut: float) -> dict[str, Enough]:
     found = {}
     for stats in profile.stats:
         if stats.counts is not None and stats.lookups:
-            ranks = max(1, math.ceil(cut * stats.table.num_embeddings))
+            positions = max(1, math.ceil(cut * stats.table.num_embeddings))
             rows = stats.table.num_embeddings
-            found[stats.table.name] = enough(stats.counts.counts, stats.drift, rows, ranks)
+            found[stats.table.name] = enough(stats.counts.counts, stats.drift, rows, positions)
     return found

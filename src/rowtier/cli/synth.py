@@ -50,7 +50,7 @@ _Spread = Annotated[
 ]
 _Rate = Annotated[
     float | None,
-    typer.Option(help="Share of the ranks that change owner: drift.", rich_help_panel=_LENGTHS),
+    typer.Option(help="Share of the positions that change owner: drift.", rich_help_panel=_LENGTHS),
 ]
 _Year = Annotated[
     int | None,
