@@ -219,7 +219,7 @@ def _renamed(stats: TableStats, index: int) -> TableStats:
 
 def machine(profile: Profile, devices: int, fast_share: float) -> Cluster:
     """Devices in nodes of eight, with fast memory for a share of the rows that are read."""
-    read = sum(s.curve.ranks * s.table.stored_row_bytes for s in profile.stats)
+    read = sum(s.curve.positions * s.table.stored_row_bytes for s in profile.stats)
     total = sum(s.table.stored_bytes for s in profile.stats)
     largest = max(s.table.stored_bytes for s in profile.stats)
     fast, slow = int(fast_share * read / devices), max(2 * total // devices, largest)

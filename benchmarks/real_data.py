@@ -57,7 +57,7 @@ from rowtier import (
 from rowtier.profile.count import together
 from rowtier.profile.counters import SampleLookups
 from rowtier.profile.ids import Where, checked_rows
-from rowtier.profile.order import rows_by_rank
+from rowtier.profile.order import rows_by_position
 from rowtier.profile.readers import Source, TimeWindow, open_source
 
 Ints = NDArray[np.int64]
@@ -269,7 +269,7 @@ def _shares(
     assert counts is not None
     if not len(counts.rows) or not len(second.rows):
         return
-    order = rows_by_rank(counts.rows, rows)
+    order = rows_by_position(counts.rows, rows)
     seen = np.bincount(second.rows, minlength=rows)[order]
     reached = np.concatenate(([0.0], np.cumsum(seen) / seen.sum()))
     former = _former(first, rows)

@@ -180,8 +180,8 @@ def plan_entries(good: Path) -> None:
         change = edit("plan.json", put("tables", "item", index, key, value=value))
         one(name, change, *says)
 
-    band("gap", 1, "start", 120, "tables.item", "ranks 100 to 120", "in no band")
-    band("overlap", 1, "start", 80, "tables.item", "ranks 80 to 100", "covered twice")
+    band("gap", 1, "start", 120, "tables.item", "positions 100 to 120", "in no band")
+    band("overlap", 1, "start", 80, "tables.item", "positions 80 to 100", "covered twice")
     band("stop-before-start", 1, "stop", 50, "tables.item[1].stop", "50", "greater than start")
     band("past-the-end", 1, "stop", 1200, "tables.item[1].stop", "1200", "1000 rows")
     band("columns-overlap", 1, "columns", [0, 5], "columns 5 to 8", "in no band")

@@ -1,4 +1,4 @@
-"""A band: a run of ranks (and columns) of one table, and the home it is given."""
+"""A band: a run of positions (and columns) of one table, and the home it is given."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _columns(value: Any) -> Any:
 
 
 class Band(Noun):
-    """Ranks `start` to `stop` of a table, kept once per group of `scope` in one memory tier."""
+    """Positions `start` to `stop` of a table, kept once per group of `scope` in one memory tier."""
 
     start: Rows
     stop: Rows
@@ -62,7 +62,7 @@ class Band(Noun):
 
     @property
     def rows(self) -> int:
-        """How many ranks the band holds."""
+        """How many positions the band holds."""
         return self.stop - self.start
 
     def width(self, embedding_dim: int) -> int:

@@ -90,7 +90,7 @@ def test_bytes_are_those_of_drawn_batches() -> None:
 def test_rows_that_nobody_saw_have_heat_in_one_reading_only() -> None:
     every = public_settings.criteo_curve(SLOTS, "every slot")
     seen = public_settings.criteo_curve(SLOTS, "seen slots")
-    assert (every.ranks, seen.ranks) == (ROWS, ROWS - 8000)
+    assert (every.positions, seen.positions) == (ROWS, ROWS - 8000)
     each = every.lookups / every.widths
     assert each[1] / each[2] == pytest.approx(1.2**7)
 
@@ -132,7 +132,7 @@ def test_without_data_the_exit_code_is_two(tmp_path: Path) -> None:
 def test_the_published_data_is_read_as_it_is() -> None:
     public = public_settings.read_public()
     curve = public_settings.criteo_curve(public["slots"]["rows"], "every slot")
-    assert curve.ranks == 882_774_592
+    assert curve.positions == 882_774_592
     unseen = [rows for slot, rows in public["slots"]["rows"] if slot > public_settings.LAST_SEEN]
     # One class, cut into tenths, and one of these once more: numbers of pieces, not of heat.
     tenths = [sum(unseen[:10]), *unseen[10:]]

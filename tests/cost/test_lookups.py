@@ -16,7 +16,7 @@ def test_served_lookups_equal_a_walk_over_every_row(plan: Plan) -> None:
         order = plan.rows_in_order(stats.table.name)
         heat = np.zeros(len(order))
         curve = stats.curve
-        heat[: curve.ranks] = np.repeat(curve.probabilities, curve.widths)
+        heat[: curve.positions] = np.repeat(curve.probabilities, curve.widths)
         per_device = plan.profile.lookups_per_step(stats)
         for band in plan.bands[stats.table.name]:
             level = cluster.level_of(band.scope)

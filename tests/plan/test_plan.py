@@ -24,6 +24,7 @@ from rowtier.cost.memory import used_bytes
 from rowtier.plan.check import _capacity_mistakes, _rows_by_member, find_mistakes
 from rowtier.plan.make import METHODS
 from rowtier.plan.verify import verify
+from rowtier.plan.watch import Watch
 
 ANY_FOLDER = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None
@@ -260,3 +261,51 @@ def test_a_band_needs_a_row_and_a_column() -> None:
         Band(start=5, stop=5, scope="device", tier="hbm")
     with pytest.raises(ValueError, match="rising from 0"):
         Band(start=0, stop=5, scope="device", tier="hbm", columns=(3, 3))
+
+
+def _small_profile() -> Profile:
+    table = Table(name="item", num_embeddings=40, embedding_dim=8, features=("item",))
+    return Profile(64, (counted(table, np.arange(40)),))
+
+
+def _all_in_one_band(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:  # noqa: ARG001
+    tier = cluster.device.tiers[0].name
+    bands = {
+        s.table.name: (
+            Band(
+                start=0, stop=s.table.num_embeddings, scope=cluster.top, tier=tier, coalesced=True
+            ),
+        )
+        for s in profile.stats
+    }
+    return Plan.build("mine", profile, cluster, bands)
+
+
+def test_a_planner_can_be_passed_instead_of_a_name() -> None:
+    profile, cluster = _small_profile(), Cluster.local(2)
+    plan = make_plan(profile, cluster, _all_in_one_band)
+    assert plan.method == "mine"
+    assert plan.made_for.profile == profile.fingerprint
+
+
+def test_a_passed_planner_with_a_watch_is_told_of_progress_and_stop() -> None:
+    profile, cluster = _small_profile(), Cluster.local(2)
+    told: list[float] = []
+
+    def watched(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Watch) -> Plan:
+        watch.progress(0.5)
+        assert watch.stop()
+        return _all_in_one_band(profile, cluster, options)
+
+    make_plan(profile, cluster, watched, progress=told.append, stop=lambda: True)
+    assert told == [0.5]
+
+
+def test_a_passed_planner_must_return_a_plan() -> None:
+    profile, cluster = _small_profile(), Cluster.local(2)
+    with pytest.raises(UserError, match="forgetful returned a NoneType; a planner returns a Plan"):
+
+        def forgetful(profile: Profile, cluster: Cluster, options: PlanOptions) -> None:
+            pass
+
+        make_plan(profile, cluster, forgetful)  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ def test_the_objective_is_what_adding_up_rows_one_by_one_gives(plan: Plan) -> No
     expected = np.zeros(cluster.num_holders)
     for stats in plan.profile.stats:
         heat = np.zeros(stats.table.num_embeddings)
-        heat[: stats.curve.ranks] = np.repeat(stats.curve.probabilities, stats.curve.widths)
+        heat[: stats.curve.positions] = np.repeat(stats.curve.probabilities, stats.curve.widths)
         for band in plan.bands[stats.table.name]:
             if band.order == "blocks":
                 return

@@ -129,7 +129,7 @@ def test_fast_memory_is_filled_to_the_row_with_what_is_read(
     plan = make_plan(profile, cluster, method)
     free = room_after(plan, PlanOptions()).free_of_each("fast")
     for table, bands in plan:
-        touched = plan.profile[table.name].curve.ranks
+        touched = plan.profile[table.name].curve.positions
         read = [band for band in bands if band.tier == "slow" and band.start < touched]
         assert not read or free < table.stored_row_bytes
 

@@ -277,7 +277,7 @@ def test_the_curve_rises_bends_down_and_gives_every_row_something(
     counts, drift, rows = table
     curve = smoothed_curve(counts, drift, rows, confidence)
     assert not list(curve.mistakes(rows))
-    assert curve.ranks == rows
+    assert curve.positions == rows
     assert (curve.probabilities > 0).all()
     assert curve.total == pytest.approx(counts.sum(), rel=1e-9)
     again = smoothed_curve(counts, drift, rows, confidence)

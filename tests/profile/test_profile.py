@@ -8,7 +8,7 @@ from strategies import counted, profiles
 
 from rowtier import Curve, FeatureStats, InvalidError, Profile, RowCounts, Table
 from rowtier.profile.curve import MAX_BUCKETS, bucket_stops
-from rowtier.profile.order import rows_by_rank
+from rowtier.profile.order import rows_by_position
 
 ANY_FOLDER = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None
@@ -48,7 +48,7 @@ def test_a_curve_keeps_the_statistics_and_forgets_the_rows(
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=300))
 def test_hotness_order_is_count_then_row_then_untouched(heat: list[int]) -> None:
     counts = RowCounts.from_dense(np.array(heat))
-    order = rows_by_rank(counts.rows, len(heat))
+    order = rows_by_position(counts.rows, len(heat))
     assert list(order) == sorted(range(len(heat)), key=lambda row: (-heat[row], row))
     assert not list(counts.mistakes(len(heat)))
 
@@ -58,7 +58,7 @@ def test_buckets_keep_every_lookup(heat: list[int]) -> None:
     counts = np.sort(np.array(heat))[::-1]
     curve = Curve.from_counts(counts)
     assert curve.total == counts.sum()
-    assert curve.ranks == len(counts)
+    assert curve.positions == len(counts)
     assert not list(curve.mistakes(len(counts)))
     edges = curve.stops
     assert curve.share(edges) == pytest.approx(np.cumsum(counts)[edges - 1] / counts.sum())

@@ -62,7 +62,7 @@ def test_criteo_features_have_their_own_skew(name, exponent):
 
 def test_criteo_zipf_overrides_every_feature():
     dataset = criteo(CriteoOptions(zipf=0.3), seed=0)
-    assert {column.ranks.exponent for column in dataset.columns} == {0.3}
+    assert {column.positions.exponent for column in dataset.columns} == {0.3}
 
 
 def test_hashed_criteo_leaves_one_row_in_e_untouched_and_plain_criteo_none():

@@ -25,7 +25,7 @@ def rows_of(profile):
 
 
 def used_of(profile):
-    return np.array([stats.curve.ranks for stats in profile.stats])
+    return np.array([stats.curve.positions for stats in profile.stats])
 
 
 @pytest.mark.parametrize("seed", [0, 1, 7])
@@ -86,7 +86,8 @@ def test_fewer_rows_are_used_as_tables_grow_unless_fat(profiles):
 @pytest.mark.parametrize(("fat", "share"), [(False, 0.25), (True, 0.45)])
 def test_some_tables_are_near_uniform(profiles, fat, share):
     hot = [
-        float(stats.curve.share(stats.curve.ranks * 0.01)) for stats in profiles["rm1", fat].stats
+        float(stats.curve.share(stats.curve.positions * 0.01))
+        for stats in profiles["rm1", fat].stats
     ]
     flat = np.mean(np.array(hot) < 0.035)
     assert flat == pytest.approx(share, abs=0.06 if not fat else 0.12)
@@ -124,7 +125,7 @@ def test_every_hashed_curve_is_valid(rows, values, exponent, shift):
     curve = hashed_curve(rows, ZipfMass(values, exponent, shift), 10**9)
     assert list(curve.mistakes(rows)) == []
     assert curve.total == pytest.approx(1e9)
-    assert curve.ranks == used_rows(rows, values)
+    assert curve.positions == used_rows(rows, values)
 
 
 @settings(max_examples=200, deadline=None)
@@ -148,7 +149,7 @@ def test_hashed_curves_match_a_simulation(exponent, shift, values_per_row):
     used = int((heat > 0).sum())
     reached = np.cumsum(np.sort(heat)[::-1])
     curve = hashed_curve(rows, ZipfMass(values, exponent, shift), 10**9)
-    assert curve.ranks == pytest.approx(used, rel=0.02)
+    assert curve.positions == pytest.approx(used, rel=0.02)
     for share in (0.001, 0.01, 0.1, 0.5):
         k = int(share * used)
         # Never hotter than it is; a row that is hot because it is crowded is not seen.

@@ -123,7 +123,7 @@ def _filled(
         rates = stats.curve.probabilities * stats.lookups * likes * stats.table.row_bytes
         widths = np.diff(stats.curve.stops, prepend=0).tolist()
         queue += [(-rate, stats, width) for rate, width in zip(rates, widths, strict=True)]
-        queue.append((0.0, stats, stats.table.num_embeddings - stats.curve.ranks))
+        queue.append((0.0, stats, stats.table.num_embeddings - stats.curve.positions))
     cuts = {stats.table.name: 0 for stats in tables}
     for _, stats, width in sorted(queue, key=lambda entry: entry[0]):
         rows = min(width, left // stats.table.stored_row_bytes)

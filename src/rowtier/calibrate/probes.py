@@ -49,14 +49,14 @@ class Shape:
         heat = np.arange(1, self.rows + 1, dtype=np.float64) ** -ALPHA
         return np.asarray(heat / heat.sum())
 
-    def rows_by_rank(self, table: int) -> Ints:
+    def rows_by_position(self, table: int) -> Ints:
         """Hot rows lie anywhere in a table."""
         return np.random.default_rng(table).permutation(self.rows)
 
     def ids(self, table: int, random: np.random.Generator) -> Ints:
         """What a batch looks up, samples × lookups."""
         ranks = np.searchsorted(np.cumsum(self.heat), random.random((self.batch, self.length)))
-        return self.rows_by_rank(table)[np.minimum(ranks, self.rows - 1)]
+        return self.rows_by_position(table)[np.minimum(ranks, self.rows - 1)]
 
     @property
     def is_small(self) -> bool:
@@ -88,7 +88,7 @@ class Shape:
             optimizer=self.optimizer,
         )
         counts = np.zeros(self.rows, dtype=np.int64)
-        order, lookups = self.rows_by_rank(number), samples * self.length
+        order, lookups = self.rows_by_position(number), samples * self.length
         counts[order] = np.maximum(1, np.rint(self.heat * lookups))
         counts[order[0]] += lookups - counts.sum()  # what rounding left
         feature = FeatureStats(

@@ -31,31 +31,36 @@ CELL_WIDTH = 10  # of bytes or lookups
 NAME_WIDTH = 20
 MAX_LEVELS = 3  # with a column each
 
+_Plans = Annotated[
+    list[str],
+    typer.Argument(
+        help="Plan folders for one profile and cluster, and methods to compare with, such as "
+        "row-wise, planned on the same."
+    ),
+]
+_Data = Annotated[
+    str | None,
+    typer.Option(help="Replay every plan on this data: Parquet, Criteo TSV, npz or pt."),
+]
+_BatchSize = Annotated[
+    int | None, typer.Option(min=1, help="With --data: samples per device and step.")
+]
+_Steps = Annotated[
+    int | None, typer.Option(min=1, help="With --data: so many steps only, drawn by --seed.")
+]
+_Seed = Annotated[
+    int,
+    typer.Option(min=0, help="Draws the samples of shuffled batches, and the steps of --steps."),
+]
+_Full = Annotated[bool, typer.Option("--full", help="Show every holder.")]
+
 
 def command(
-    plans: Annotated[
-        list[str],
-        typer.Argument(
-            help="Plan folders for one profile and cluster, and methods to compare with, such as "
-            "row-wise, planned on the same."
-        ),
-    ],
-    data: Annotated[
-        str | None,
-        typer.Option(help="Replay every plan on this data: Parquet, Criteo TSV, npz or pt."),
-    ] = None,
-    batch_size: Annotated[
-        int | None, typer.Option(min=1, help="With --data: samples per device and step.")
-    ] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="With --data: so many steps only, drawn by --seed.")
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            min=0, help="Draws the samples of shuffled batches, and the steps of --steps."
-        ),
-    ] = 0,
+    plans: _Plans,
+    data: _Data = None,
+    batch_size: _BatchSize = None,
+    steps: _Steps = None,
+    seed: _Seed = 0,
     before: BeforeOption = None,
     after: AfterOption = None,
     time: TimeOption = None,
@@ -65,7 +70,7 @@ def command(
     weighted: WeightedOption = None,
     dense: DenseOption = None,
     read_only: ReadOnlyOption = False,
-    full: Annotated[bool, typer.Option("--full", help="Show every holder.")] = False,
+    full: _Full = False,
     json: show.JsonOption = False,
 ) -> None:
     """Compare plans and methods: which is the fastest, by how much and why; memory used."""

@@ -12,7 +12,7 @@ import typer
 
 from rowtier.cli import show
 from rowtier.cli.names import shortened
-from rowtier.cli.plan import CLUSTER_HELP
+from rowtier.cli.plan_options import CLUSTER_HELP
 from rowtier.cli.predict import more
 
 if TYPE_CHECKING:

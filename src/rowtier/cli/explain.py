@@ -143,7 +143,7 @@ def _table(found: Explanation, story: TableStory, full: bool) -> None:
     shown = story.parts if full else story.parts[:MAX_PARTS]
     for index, part in enumerate(shown):
         if index:
-            show.line(f"cut at rank {part.start:,}: {story.edges[index - 1].says}")
+            show.line(f"cut at position {part.start:,}: {story.edges[index - 1].says}")
         _part(story, part, full)
     more(len(story.parts) - len(shown), "parts")
     show.line(
@@ -157,7 +157,7 @@ def _part(story: TableStory, part: HomePart, full: bool) -> None:
     from rowtier.units import show_bytes
 
     show.line(
-        f"ranks {part.start:,} to {part.stop:,}, {part.lookups:.1%} of the lookups, "
+        f"positions {part.start:,} to {part.stop:,}, {part.lookups:.1%} of the lookups, "
         f"{show_bytes(part.kept_bytes)}: {part.home}"
     )
     others = [o for o in story.alternatives if (o.start, o.stop) == (part.start, part.stop)]

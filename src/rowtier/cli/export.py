@@ -9,35 +9,39 @@ import typer
 
 from rowtier.cli import show
 
+_Checkpoint = Annotated[
+    Path, typer.Argument(help="The folder that save_checkpoint wrote, or one save in it.")
+]
+_Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write, or the folder.")]
+_RowsAs = Annotated[
+    str | None,
+    typer.Option(
+        "--rows-as",
+        metavar="TYPE",
+        help="Write rows for serving: int8 with a scale for each row, fp16 or fp32; without, "
+        "as they are in the checkpoint.",
+    ),
+]
+_To = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        metavar="FORMAT",
+        help="safetensors: one file; or parquet: a folder with a file for each table.",
+    ),
+]
+_Plan = Annotated[
+    Path | None,
+    typer.Option(help="The plan that was trained: it has the ids of vocabularies."),
+]
+
 
 def command(
-    checkpoint: Annotated[
-        Path, typer.Argument(help="The folder that save_checkpoint wrote, or one save in it.")
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The file to write, or the folder.")
-    ] = Path("tables.safetensors"),
-    rows_as: Annotated[
-        str | None,
-        typer.Option(
-            "--rows-as",
-            metavar="TYPE",
-            help="Write rows for serving: int8 with a scale for each row, fp16 or fp32; without, "
-            "as they are in the checkpoint.",
-        ),
-    ] = None,
-    to: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="FORMAT",
-            help="safetensors: one file; or parquet: a folder with a file for each table.",
-        ),
-    ] = "safetensors",
-    plan: Annotated[
-        Path | None,
-        typer.Option(help="The plan that was trained: it has the ids of vocabularies."),
-    ] = None,
+    checkpoint: _Checkpoint,
+    output: _Output = Path("tables.safetensors"),
+    rows_as: _RowsAs = None,
+    to: _To = "safetensors",
+    plan: _Plan = None,
     json: show.JsonOption = False,
 ) -> None:
     """Write the tables of a checkpoint to one safetensors file, for torch.nn.EmbeddingBag.

@@ -7,13 +7,27 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from rowtier.cli import show
 from rowtier.cli.data_options import BatchesOption, DenseOption, checked_batches
-from rowtier.units import parse_bytes, parse_share
+from rowtier.cli.plan_options import (
+    ClusterOption,
+    ConfidenceOption,
+    ConstraintsOption,
+    FitOption,
+    MethodOption,
+    MoveBudgetOption,
+    ObjectiveOption,
+    OldOption,
+    OutputOption,
+    ProfileOption,
+    ReserveOption,
+    RowsAsOption,
+    ServeOption,
+    SplitOption,
+    TimeLimitOption,
+)
 
 if TYPE_CHECKING:
     from rowtier.cluster import Cluster
@@ -21,139 +35,43 @@ if TYPE_CHECKING:
     from rowtier.plan.plan import Certificate, Plan
     from rowtier.profile.profile import Profile
 
-METHODS_HELP = (
-    "How to place the rows: joint, recshard, recshard-milp, flexshard, sca, row-wise, "
-    "row-wise-coalesced, table-wise, size, lookup or size-lookup; torchrec runs TorchRec's own "
-    "planner."
-)
-CLUSTER_HELP = (
-    "A cluster file, or a preset: recshard-16, dgx-a100-2, dgx-h100-2, gb200-nvl72, mi300x-8, "
-    "torchrec-default, federated-1000, parameter-server or local."
-)
 SEARCH_S = 60.0  # of methods that have no end of their own
 MOVED = "moved"  # what a plan says of its way from an earlier one
 TORCHREC = "torchrec"  # not one of rowtier's planners: it needs TorchRec, and a clock
 
 
-def _budget(text: str) -> int:
-    """Bytes that may move; nothing has no unit."""
-    return 0 if text.strip() == "0" else parse_bytes(text)
-
-
 def command(
-    profile: Annotated[Path, typer.Option(help="A profile folder.")],
-    cluster: Annotated[str, typer.Option(help=CLUSTER_HELP)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The plan folder to write.")],
-    method: Annotated[str, typer.Option(help=METHODS_HELP)] = "joint",
-    split: Annotated[
-        bool, typer.Option("--split", help="recshard: tables may be cut over devices.")
-    ] = False,
-    confidence: Annotated[
-        float | None,
-        typer.Option(
-            parser=parse_share,
-            metavar="SHARE",
-            help="Plan for the low end of what hot rows will serve and the high end of distinct "
-            "rows, at this confidence, such as 90%. On six real data sets steps were not faster "
-            "for it (docs/statistics.md): for when slow steps cost more than fast ones gain.",
-        ),
-    ] = None,
-    objective: Annotated[
-        str,
-        typer.Option(
-            help="joint: which time of a step to make short: step, that of mean loads, or "
-            "expected_max, the mean over steps, each of which waits for its own slowest device."
-        ),
-    ] = "step",
+    profile: ProfileOption,
+    cluster: ClusterOption,
+    output: OutputOption,
+    method: MethodOption = "joint",
+    split: SplitOption = False,
+    confidence: ConfidenceOption = None,
+    objective: ObjectiveOption = "step",
     batches: BatchesOption = None,
     dense: DenseOption = None,
-    time_limit: Annotated[
-        float | None,
-        typer.Option(
-            help="Seconds to search: joint then returns the best plan it has (without, it takes "
-            "all it needs); recshard-milp and torchrec stop after 60 otherwise.",
-        ),
-    ] = None,
-    reserve: Annotated[
-        float,
-        typer.Option(
-            parser=parse_share,
-            metavar="SHARE",
-            help="Share of every memory tier to leave free, such as 10%.",
-        ),
-    ] = "0%",  # type: ignore[assignment]
-    constraints: Annotated[
-        Path | None,
-        typer.Option(help="A file of pins, bytes to leave free and limits: docs/planning.md."),
-    ] = None,
-    serve: Annotated[
-        bool,
-        typer.Option(
-            "--serve",
-            help="For a cluster that only reads: no gradients, no optimizer state, copies that "
-            "never change. joint, recshard, recshard-milp and the baselines can.",
-        ),
-    ] = False,
-    rows_as: Annotated[
-        str | None,
-        typer.Option(
-            "--rows-as",
-            metavar="TYPE",
-            help="With --serve: fp32 or fp16, the type in which rows are kept and sent there; "
-            "without, the tables' own.",
-        ),
-    ] = None,
-    fit: Annotated[
-        str,
-        typer.Option(
-            help="What must fit into memory: rows, or all (buffers, outputs and remap tables too)."
-        ),
-    ] = "rows",
-    old: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            metavar="PLAN",
-            help="The plan folder that is in use, with --move-budget: docs/living.md.",
-        ),
-    ] = None,
-    move_budget: Annotated[
-        int | None,
-        typer.Option(
-            parser=_budget,
-            metavar="BYTES",
-            help="With --from: move at most so many bytes, such as 10GiB, to other holders or "
-            "tiers; 0 keeps every row where it is.",
-        ),
-    ] = None,
+    time_limit: TimeLimitOption = None,
+    reserve: ReserveOption = "0%",  # type: ignore[assignment]
+    constraints: ConstraintsOption = None,
+    serve: ServeOption = False,
+    rows_as: RowsAsOption = None,
+    fit: FitOption = "rows",
+    old: OldOption = None,
+    move_budget: MoveBudgetOption = None,
     json: show.JsonOption = False,
 ) -> None:
     """Place every row of the profile's tables on the cluster."""
     from rowtier.cluster import Cluster
-    from rowtier.cost.step import step_cost
-    from rowtier.errors import UserError
-    from rowtier.evaluate import phrases
-    from rowtier.evaluate.compare import PlanLoad
     from rowtier.folders import claimed
-    from rowtier.plan.constraints import Constraints, over_capacity
-    from rowtier.plan.make import planner
+    from rowtier.plan.constraints import Constraints
     from rowtier.plan.options import PlanOptions
     from rowtier.plan.plan import Plan
     from rowtier.profile.profile import Profile
-    from rowtier.units import show_bytes
 
-    if method != TORCHREC:
-        planner(method)  # an unknown method is refused before anything is read
-    if fit not in ("rows", "all"):
-        raise UserError(f"--fit {fit!r}: accepted are rows and all")
-    if objective not in ("step", "expected_max"):
-        raise UserError(f"--objective {objective!r}: accepted are step and expected_max")
-    if (old is None) != (move_budget is None) or (old is not None and method == TORCHREC):
-        raise UserError("--from PLAN and --move-budget BYTES go together, with rowtier's methods")
+    _check_method(method, fit, objective, old, move_budget)
     _check_serving(method, serve=serve, rows_as=rows_as, dense_s=dense)
     wanted = Constraints() if constraints is None else Constraints.load(constraints)
-    if time_limit is not None and time_limit <= 0:
-        raise UserError(f"--time-limit {time_limit:g}: give seconds above 0")
+    _check_time_limit(time_limit)
     options = PlanOptions(
         reserve=reserve, split=split, confidence=confidence, constraints=wanted,
         fit=fit, dense_s=dense or 0.0, time_limit_s=time_limit or SEARCH_S,
@@ -167,36 +85,65 @@ def command(
             made = partial(_made, statistics, machine, method, options, time_limit, progress)
             plan = made() if old is None else made(Plan.load(old), move_budget)
         plan.save(output)
-    load = PlanLoad.of(method, plan)
     if json:
-        facts: dict[str, Any] = {
-            "plan": str(output),
-            "method": method,
-            "fingerprint": plan.fingerprint,
-            "assumes": phrases.assumptions(plan),
-        }
-        if plan.certificate is not None:
-            facts["certificate"] = {**plan.certificate.to_data(), "gap": plan.certificate.gap}
-        if method == TORCHREC:
-            facts[TORCHREC] = _torchrec_facts(plan)
-        if MOVED in plan.origin:
-            facts[MOVED] = plan.origin[MOVED]
-        show.as_json({**facts, **load.to_dict()})
-        return
-    total = sum(stats.table.stored_bytes for stats in plan.profile.stats)
-    beside = "without" if plan.serves else "with"
-    show.line(
-        f"{method} places {len(statistics.stats)} tables ({show_bytes(total)} {beside} optimizer "
-        f"state) on "
-        f"{machine.num_devices} devices of {machine.name}"
-    )
-    show.line(
-        f"predicted step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g} ms, work "
-        f"{1e3 * load.work_s:.4g} ms, links {1e3 * load.links_s:.4g} ms); "
-        f"{load.slow_share:.1%} of all lookups are in a slower tier"
-    )
-    show.line(phrases.spread(load.spread))
+        show.as_json(_facts(plan, method, output))
+    else:
+        _show(plan, method, old)
+        show.written(output)
+
+
+def _check_method(
+    method: str, fit: str, objective: str, old: Path | None, move_budget: int | None
+) -> None:
+    """Refuse what cannot be meant, before anything is read."""
+    from rowtier.errors import UserError
+    from rowtier.plan.make import planner
+
+    if method != TORCHREC:
+        planner(method)
+    if fit not in ("rows", "all"):
+        raise UserError(f"--fit {fit!r}: accepted are rows and all")
+    if objective not in ("step", "expected_max"):
+        raise UserError(f"--objective {objective!r}: accepted are step and expected_max")
+    if (old is None) != (move_budget is None) or (old is not None and method == TORCHREC):
+        raise UserError("--from PLAN and --move-budget BYTES go together, with rowtier's methods")
+
+
+def _check_time_limit(time_limit_s: float | None) -> None:
+    from rowtier.errors import UserError
+
+    if time_limit_s is not None and time_limit_s <= 0:
+        raise UserError(f"--time-limit {time_limit_s:g}: give seconds above 0")
+
+
+def _facts(plan: Plan, method: str, output: Path) -> dict[str, Any]:
+    """The JSON of a plan."""
+    from rowtier.evaluate import phrases
+    from rowtier.evaluate.compare import PlanLoad
+
+    facts: dict[str, Any] = {
+        "plan": str(output),
+        "method": method,
+        "fingerprint": plan.fingerprint,
+        "assumes": phrases.assumptions(plan),
+    }
+    if plan.certificate is not None:
+        facts["certificate"] = {**plan.certificate.to_data(), "gap": plan.certificate.gap}
+    if method == TORCHREC:
+        facts[TORCHREC] = _torchrec_facts(plan)
     if MOVED in plan.origin:
+        facts[MOVED] = plan.origin[MOVED]
+    return {**facts, **PlanLoad.of(method, plan).to_dict()}
+
+
+def _show(plan: Plan, method: str, old: Path | None) -> None:
+    """A plan in words: what it places, how long a step takes, and how good it is."""
+    from rowtier.evaluate import phrases
+
+    _show_load(plan, method)
+    if MOVED in plan.origin:
+        from rowtier.units import show_bytes
+
         moved, budget = (plan.origin[MOVED][key] for key in ("moved_bytes", "budget_bytes"))
         show.line(f"{show_bytes(moved)} of at most {show_bytes(budget)} move from {old}")
     for assumption in phrases.assumptions(plan):
@@ -210,13 +157,41 @@ def command(
             f"TorchRec's planner took {said['planner_seconds']:.1f} s{cut}, and estimates "
             f"{said['score_ms']:.4g} ms for its slowest device"
         )
+    _show_lacks(plan)
+
+
+def _show_load(plan: Plan, method: str) -> None:
+    from rowtier.evaluate import phrases
+    from rowtier.evaluate.compare import PlanLoad
+    from rowtier.units import show_bytes
+
+    load = PlanLoad.of(method, plan)
+    total = sum(stats.table.stored_bytes for stats in plan.profile.stats)
+    beside = "without" if plan.serves else "with"
+    show.line(
+        f"{method} places {len(plan.profile.stats)} tables ({show_bytes(total)} {beside} optimizer "
+        f"state) on {plan.cluster.num_devices} devices of {plan.cluster.name}"
+    )
+    show.line(
+        f"predicted step: {1e3 * load.step_s:.4g} ms (memory {1e3 * load.memory_s:.4g} ms, work "
+        f"{1e3 * load.work_s:.4g} ms, links {1e3 * load.links_s:.4g} ms); "
+        f"{load.slow_share:.1%} of all lookups are in a slower tier"
+    )
+    show.line(phrases.spread(load.spread))
+
+
+def _show_lacks(plan: Plan) -> None:
+    """What would not fit beside rows."""
+    from rowtier.cost.step import step_cost
+    from rowtier.plan.constraints import over_capacity
+    from rowtier.units import show_bytes
+
     cost = step_cost(plan.bands, plan.profile, plan.cluster, plan.order, plan.assumed)
     for lack in over_capacity(cost):
         show.line(
             f"note: with exchange buffers, outputs and remap tables {lack.tier} would lack "
             f"{show_bytes(lack.amount_bytes)} on its fullest holder; --fit all leaves room for them"
         )
-    show.written(output)
 
 
 def _check_serving(method: str, *, serve: bool, rows_as: str | None, dense_s: float | None) -> None:

@@ -58,57 +58,69 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
+_Data = Annotated[
+    str, typer.Argument(help="Parquet, Criteo TSV, npz or pt: a file, a folder or a glob.")
+]
+_Tables = Annotated[Path, typer.Option(help="The tables.yaml that the data is for.")]
+_Output = Annotated[Path, typer.Option("--output", "-o", help="The profile folder to write.")]
+_Sample = Annotated[
+    float,
+    typer.Option(parser=parse_share, metavar="SHARE", help="Read this share, such as 1%."),
+]
+_Seed = Annotated[int, typer.Option(help="Which samples --sample takes.")]
+_FirstSample = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="For `profile merge`: the number that the first sample of DATA has in the whole "
+        "that DATA is part of. Default: 0.",
+    ),
+]
+_Vocabulary = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="For tables with `ids: vocabulary`: take the vocabularies of this profile or plan "
+        "folder, instead of building them from the data.",
+    ),
+]
+_Workers = Annotated[int, typer.Option(min=1, help="Processes that count.")]
+_Memory = Annotated[
+    int | None,
+    typer.Option(
+        parser=parse_bytes,
+        metavar="SIZE",
+        help="For counters; tables with more rows are counted in several passes. "
+        "Default: half of this machine's memory.",
+    ),
+]
+_Dask = Annotated[
+    str | None, typer.Option(metavar="ADDRESS", help="Count on this Dask scheduler's workers.")
+]
+_Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on from what an interrupted run finished.")
+]
+
 
 @app.command("measure")
 def measure(
-    data: Annotated[
-        str, typer.Argument(help="Parquet, Criteo TSV, npz or pt: a file, a folder or a glob.")
-    ],
-    tables: Annotated[Path, typer.Option(help="The tables.yaml that the data is for.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The profile folder to write.")],
-    sample: Annotated[
-        float,
-        typer.Option(parser=parse_share, metavar="SHARE", help="Read this share, such as 1%."),
-    ] = "100%",  # type: ignore[assignment]
-    seed: Annotated[int, typer.Option(help="Which samples --sample takes.")] = 0,
+    data: _Data,
+    tables: _Tables,
+    output: _Output,
+    sample: _Sample = "100%",  # type: ignore[assignment]
+    seed: _Seed = 0,
     before: BeforeOption = None,
     after: AfterOption = None,
     time: TimeOption = None,
-    first_sample: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="For `profile merge`: the number that the first sample of DATA has in the whole "
-            "that DATA is part of. Default: 0.",
-        ),
-    ] = None,
+    first_sample: _FirstSample = None,
     horizon: HorizonOption = 1.0,
     on_out_of_range: OutOfRangeOption = None,
-    vocabulary: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FOLDER",
-            help="For tables with `ids: vocabulary`: take the vocabularies of this profile or plan "
-            "folder, instead of building them from the data.",
-        ),
-    ] = None,
+    vocabulary: _Vocabulary = None,
     cut: CutOption = DEFAULT_CUT,
-    workers: Annotated[int, typer.Option(min=1, help="Processes that count.")] = 1,
-    memory: Annotated[
-        int | None,
-        typer.Option(
-            parser=parse_bytes,
-            metavar="SIZE",
-            help="For counters; tables with more rows are counted in several passes. "
-            "Default: half of this machine's memory.",
-        ),
-    ] = None,
-    dask: Annotated[
-        str | None, typer.Option(metavar="ADDRESS", help="Count on this Dask scheduler's workers.")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on from what an interrupted run finished.")
-    ] = False,
+    workers: _Workers = 1,
+    memory: _Memory = None,
+    dask: _Dask = None,
+    resume: _Resume = False,
     json: show.JsonOption = False,
 ) -> None:
     """Count how the data touches every row of the tables."""
@@ -259,7 +271,7 @@ def _table(looks: list[TableLook]) -> None:
             f"{look.touched / look.rows:.0%}",
             f"{look.coverage:.0%}",
             f"{look.pooling:.3g}",
-            *(show_count(rank) for rank in look.served_by),
+            *(show_count(position) for position in look.served_by),
             look.spark,
         ]
         for look in looks
@@ -325,7 +337,7 @@ def _judgements(profile: Profile, cut: float) -> dict[str, Enough]:
     found = {}
     for stats in profile.stats:
         if stats.counts is not None and stats.lookups:
-            ranks = max(1, math.ceil(cut * stats.table.num_embeddings))
+            positions = max(1, math.ceil(cut * stats.table.num_embeddings))
             rows = stats.table.num_embeddings
-            found[stats.table.name] = enough(stats.counts.counts, stats.drift, rows, ranks)
+            found[stats.table.name] = enough(stats.counts.counts, stats.drift, rows, positions)
     return found

@@ -21,58 +21,75 @@ def _count(text: str, panel: str = _SHAPE) -> typer.models.OptionInfo:
     return option
 
 
+_Name = Annotated[str, typer.Argument(help=_NAME_HELP)]
+_Output = Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")]
+_Seed = Annotated[int, typer.Option(help="Equal seeds and options give equal bytes.")]
+_Samples = Annotated[int | None, _count("Samples to write: criteo, sequence, drift.")]
+_Scale = Annotated[
+    float | None,
+    typer.Option(help="Share of the published size: criteo, meta.", rich_help_panel=_SHAPE),
+]
+_Rows = Annotated[int | None, _count("Rows of the item table: sequence, drift.")]
+_Users = Annotated[int | None, _count("Rows of the user table: sequence.")]
+_Tables = Annotated[int | None, _count("Number of tables: meta.")]
+_Batches = Annotated[int | None, _count("Batches to write: meta.")]
+_EmbeddingDim = Annotated[int | None, _count("Numbers in a row: datasets.")]
+_BatchSize = Annotated[int | None, _count("Samples per device and step: criteo, sequence, drift.")]
+_Zipf = Annotated[
+    float | None,
+    typer.Option(help="Skew: criteo, sequence, drift.", rich_help_panel=_LENGTHS),
+]
+_MeanLength = Annotated[
+    float | None,
+    typer.Option(help="Mean items per session: sequence.", rich_help_panel=_LENGTHS),
+]
+_MaxLength = Annotated[int | None, _count("Items in the longest session: sequence.", _LENGTHS)]
+_Spread = Annotated[
+    float | None,
+    typer.Option(help="Sigma of the log-normal length: sequence.", rich_help_panel=_LENGTHS),
+]
+_Rate = Annotated[
+    float | None,
+    typer.Option(help="Share of the positions that change owner: drift.", rich_help_panel=_LENGTHS),
+]
+_Year = Annotated[
+    int | None,
+    typer.Option(help="Which histograms, 2021 or 2022: meta.", rich_help_panel=_LENGTHS),
+]
+_Hashed = Annotated[
+    bool,
+    typer.Option(
+        "--hashed",
+        help="Hash as many values as rows, so 1/e stay untouched: criteo.",
+        rich_help_panel=_LENGTHS,
+    ),
+]
+_Fat = Annotated[
+    bool,
+    typer.Option("--fat", help="Use nearly all rows: rm1, rm2, rm3.", rich_help_panel=_LENGTHS),
+]
+
+
 def command(
-    name: Annotated[str, typer.Argument(help=_NAME_HELP)],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
-    seed: Annotated[int, typer.Option(help="Equal seeds and options give equal bytes.")] = 0,
-    samples: Annotated[int | None, _count("Samples to write: criteo, sequence, drift.")] = None,
-    scale: Annotated[
-        float | None,
-        typer.Option(help="Share of the published size: criteo, meta.", rich_help_panel=_SHAPE),
-    ] = None,
-    rows: Annotated[int | None, _count("Rows of the item table: sequence, drift.")] = None,
-    users: Annotated[int | None, _count("Rows of the user table: sequence.")] = None,
-    tables: Annotated[int | None, _count("Number of tables: meta.")] = None,
-    batches: Annotated[int | None, _count("Batches to write: meta.")] = None,
-    embedding_dim: Annotated[int | None, _count("Numbers in a row: datasets.")] = None,
-    batch_size: Annotated[
-        int | None, _count("Samples per device and step: criteo, sequence, drift.")
-    ] = None,
-    zipf: Annotated[
-        float | None,
-        typer.Option(help="Skew: criteo, sequence, drift.", rich_help_panel=_LENGTHS),
-    ] = None,
-    mean_length: Annotated[
-        float | None,
-        typer.Option(help="Mean items per session: sequence.", rich_help_panel=_LENGTHS),
-    ] = None,
-    max_length: Annotated[
-        int | None, _count("Items in the longest session: sequence.", _LENGTHS)
-    ] = None,
-    spread: Annotated[
-        float | None,
-        typer.Option(help="Sigma of the log-normal length: sequence.", rich_help_panel=_LENGTHS),
-    ] = None,
-    rate: Annotated[
-        float | None,
-        typer.Option(help="Share of the ranks that change owner: drift.", rich_help_panel=_LENGTHS),
-    ] = None,
-    year: Annotated[
-        int | None,
-        typer.Option(help="Which histograms, 2021 or 2022: meta.", rich_help_panel=_LENGTHS),
-    ] = None,
-    hashed: Annotated[
-        bool,
-        typer.Option(
-            "--hashed",
-            help="Hash as many values as rows, so 1/e stay untouched: criteo.",
-            rich_help_panel=_LENGTHS,
-        ),
-    ] = False,
-    fat: Annotated[
-        bool,
-        typer.Option("--fat", help="Use nearly all rows: rm1, rm2, rm3.", rich_help_panel=_LENGTHS),
-    ] = False,
+    name: _Name,
+    output: _Output,
+    seed: _Seed = 0,
+    samples: _Samples = None,
+    scale: _Scale = None,
+    rows: _Rows = None,
+    users: _Users = None,
+    tables: _Tables = None,
+    batches: _Batches = None,
+    embedding_dim: _EmbeddingDim = None,
+    batch_size: _BatchSize = None,
+    zipf: _Zipf = None,
+    mean_length: _MeanLength = None,
+    max_length: _MaxLength = None,
+    spread: _Spread = None,
+    rate: _Rate = None,
+    year: _Year = None,
+    hashed: _Hashed = False,
+    fat: _Fat = False,
     json: show.JsonOption = False,
 ) -> None:
     """Write a generated dataset, or the statistics of an enormous model.

@@ -130,7 +130,7 @@ def _known_blocks(
     band: Band, curve: Curve, values: Floats, members: int, gateways: int, rows: Ints
 ) -> Dealt:
     """Touched rows one by one; the others, in id order, by how many lie between the edges."""
-    seen = min(len(rows), curve.ranks)
+    seen = min(len(rows), curve.positions)
     places = _places(band, rows)
     ends = np.clip(curve.stops, band.start, max(band.start, min(band.stop, seen)))
     bucket = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=band.start))
@@ -142,7 +142,7 @@ def _known_blocks(
         [np.bincount(group, value[bucket], classes).astype(np.float64) for value in values]
     )
     first_unseen = max(band.start, len(rows))
-    if first_unseen < min(curve.ranks, band.stop):
+    if first_unseen < min(curve.positions, band.stop):
         edges = np.append(_block_edges(band, members)[0], band.rows)
         edges = edges - np.searchsorted(np.sort(places), edges)  # rows never touched, before each
         cold = np.diff(_sums_from(curve, values, first_unseen, first_unseen + edges), axis=1)

@@ -1,8 +1,8 @@
 """Rows that move alike: how many rows of a table have which place before and after.
 
 A row's *code* says which of a plan's bands keeps it and which of the band's members. Rows
-are followed by their ids where both plans know them, else by rank; where that is enough,
-ranks are counted in closed form, so that the work does not depend on the number of rows.
+are followed by their ids where both plans know them, else by position; where that is enough,
+positions are counted in closed form, so that the work does not depend on the number of rows.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class PlanSide:
 
     @property
     def spread(self) -> bool:
-        """Whether ranks alone tell the members."""
+        """Whether positions alone tell the members."""
         pairs = zip(self.bands, self.members, strict=True)
         return all(band.order == "spread" or members == 1 for band, members in pairs)
 
     def codes(self, rows: Ints) -> Codes:
-        """The code of every row, by row id; `rows` are the ids by rank."""
+        """The code of every row, by row id; `rows` are the ids by position."""
         codes = np.empty(len(rows), dtype=np.int32)
         for band, members, first in zip(self.bands, self.members, self.first_codes, strict=False):
             ids = rows[band.start : band.stop]
@@ -67,7 +67,7 @@ def _has(outer: tuple[int, int], inner: tuple[int, int]) -> bool:
 
 
 def _positions(band: Band, members: int, ids: Ints) -> Ints:
-    """Which member keeps each row of a band, in the order of the ranks."""
+    """Which member keeps each row of a band, in the order of the positions."""
     if band.order == "spread":
         return (np.arange(len(ids), dtype=np.int64) + band.offset) % members
     places = np.empty(len(ids), dtype=np.int64)
@@ -93,8 +93,8 @@ def column_cuts(old: Plan, new: Plan, table: str) -> Iterator[tuple[int, int]]:
     yield from pairwise(sorted({edge for span in spans for edge in span}))
 
 
-def classes_by_rank(old: PlanSide, new: PlanSide) -> Iterator[Classes]:
-    """Count ranks; blocks are taken to be of ranks, as no row ids are known."""
+def classes_by_position(old: PlanSide, new: PlanSide) -> Iterator[Classes]:
+    """Count positions; blocks are taken to be of positions, as no row ids are known."""
     for i, before in enumerate(old.bands):
         for j, after in enumerate(new.bands):
             start, stop = max(before.start, after.start), min(before.stop, after.stop)
@@ -106,7 +106,7 @@ def classes_by_rank(old: PlanSide, new: PlanSide) -> Iterator[Classes]:
 def _in_run(
     old: Band, old_members: int, new: Band, new_members: int, start: int, stop: int
 ) -> tuple[Ints, Ints, Ints]:
-    """Members before and after, and how many of the ranks from start to stop they share."""
+    """Members before and after, and how many of the positions from start to stop they share."""
     edges = {start, stop}
     period = 1
     for band, members in ((old, old_members), (new, new_members)):
@@ -137,10 +137,10 @@ def _periodic(
     return before * new_members + after, turns + (first < rest)
 
 
-def _member_at(band: Band, members: int, ranks: Ints) -> Ints:
+def _member_at(band: Band, members: int, positions: Ints) -> Ints:
     if band.order == "spread":
-        return (ranks - band.start + band.offset) % members
-    return (ranks - band.start) // -(-band.rows // members)
+        return (positions - band.start + band.offset) % members
+    return (positions - band.start) // -(-band.rows // members)
 
 
 def _added_up(pairs: Ints, counts: Ints, new_members: int) -> tuple[Ints, Ints, Ints]:

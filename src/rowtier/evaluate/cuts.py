@@ -29,14 +29,14 @@ from rowtier.profile.curve import Floats, Ints
 from rowtier.profile.profile import TableStats
 from rowtier.units import show_count
 
-Run = tuple[Band, ...]  # bands that together keep all columns of some ranks
+Run = tuple[Band, ...]  # bands that together keep all columns of some positions
 _STEP = 1e-3  # share of a mass that a slope is measured over
 _SHIFT = 0.01  # share of the rows beside a cut by which it is moved for a trial
 
 
 @dataclass(frozen=True, eq=False)
 class HomePart:
-    """Ranks with one kind of home; in several pieces where owners share them."""
+    """Positions with one kind of home; in several pieces where owners share them."""
 
     start: int
     stop: int
@@ -70,7 +70,7 @@ class Edge:
     `price`: what memory is worth. `shifts` are exact, with all that is uneven.
     """
 
-    rank: int
+    position: int
     hot: str
     cold: str
     tier: str | None  # whose memory the hot home takes more of
@@ -184,9 +184,9 @@ class _Trial:
         load = self.rest + one
         return float(load.step_s(plan.cluster)) - self.now_s, *_lacking(plan, load)
 
-    def shifted(self, rank: int, rows: int) -> Shift:
-        """The cut at a rank moved by some rows."""
-        moved = {rank: rank + rows}
+    def shifted(self, position: int, rows: int) -> Shift:
+        """The cut at a position moved by some rows."""
+        moved = {position: position + rows}
         bands = [
             band.model_copy(
                 update={
@@ -212,7 +212,7 @@ def _stats(plan: Plan, name: str) -> TableStats:
 
 
 def _runs(bands: Sequence[Band]) -> Iterator[tuple[int, int, Run]]:
-    """Ranks between neighbouring edges of bands, and who keeps them."""
+    """Positions between neighbouring edges of bands, and who keeps them."""
     for start, stop in pairwise(sorted({edge for b in bands for edge in (b.start, b.stop)})):
         here = [b for b in bands if b.start <= start and stop <= b.stop]
         yield start, stop, tuple(sorted(here, key=lambda band: band.columns or (0, 0)))
@@ -254,8 +254,8 @@ def _kept_bytes(plan: Plan, stats: TableStats, start: int, stop: int, run: Run) 
 
 
 def _edge(trial: _Trial, hot: HomePart, cold: HomePart) -> Edge:
-    plan, stats, rank = trial.plan, trial.stats, hot.stop
-    basis = _basis_at(plan, stats, np.array([rank - 1, rank]))
+    plan, stats, position = trial.plan, trial.stats, hot.stop
+    basis = _basis_at(plan, stats, np.array([position - 1, position]))
     before, after = hot.runs[-1], cold.runs[0]
     slow_s = _row_seconds(plan, stats, after, cold, basis)
     saved = slow_s - _row_seconds(plan, stats, before, hot, basis)
@@ -269,15 +269,15 @@ def _edge(trial: _Trial, hot: HomePart, cold: HomePart) -> Edge:
         saved = saved / taken[scarce] * GIGA
     else:
         scarce = price = None
-    rows = max(1, round(_SHIFT * min(_last_rows(before, rank), _last_rows(after, rank))))
-    shifts = trial.shifted(rank, -rows), trial.shifted(rank, rows)
+    rows = max(1, round(_SHIFT * min(_last_rows(before, position), _last_rows(after, position))))
+    shifts = trial.shifted(position, -rows), trial.shifted(position, rows)
     last, first = saved.tolist()
-    return Edge(rank, hot.home, cold.home, scarce, last, first, price, shifts)
+    return Edge(position, hot.home, cold.home, scarce, last, first, price, shifts)
 
 
-def _last_rows(run: Run, rank: int) -> int:
+def _last_rows(run: Run, position: int) -> int:
     """Rows of a run's bands on its side of a cut."""
-    return min(max(band.stop - rank, rank - band.start) for band in run) - 1
+    return min(max(band.stop - position, position - band.start) for band in run) - 1
 
 
 def _memory_prices(plan: Plan) -> dict[str, float]:
@@ -287,10 +287,10 @@ def _memory_prices(plan: Plan) -> dict[str, float]:
     return {price.resource: price.saves for price in certificate.prices if price.unit == "GB"}
 
 
-def _basis_at(plan: Plan, stats: TableStats, ranks: Ints) -> Floats:
-    """What the rows of some ranks expect per step (`cost/touch.py`), a column each."""
+def _basis_at(plan: Plan, stats: TableStats, positions: Ints) -> Floats:
+    """What the rows of some positions expect per step (`cost/touch.py`), a column each."""
     basis = table_basis(stats, plan.profile, tree_of(plan.cluster).sizes, rest=True)
-    return basis[:, stats.curve.stops.searchsorted(ranks, side="right")]
+    return basis[:, stats.curve.stops.searchsorted(positions, side="right")]
 
 
 def _row_seconds(plan: Plan, stats: TableStats, run: Run, part: HomePart, basis: Floats) -> Floats:
@@ -358,7 +358,7 @@ def _other_homes(trial: _Trial, part: HomePart) -> Iterator[Band]:
 
 
 def _outside(bands: Sequence[Band], part: HomePart) -> Iterator[Band]:
-    """The bands of a table without some ranks."""
+    """The bands of a table without some positions."""
     for band in bands:
         if band.start < part.start:
             yield band.model_copy(update={"stop": min(band.stop, part.start)})

@@ -186,7 +186,7 @@ def _both_served(old: Plan, new: Plan) -> tuple[Plan, Plan]:
 
 
 def _rows(old: Plan, new: Plan, table: str) -> tuple[Ints, Ints] | None:
-    """The row ids by rank in both plans, or None if ranks are enough to tell rows apart."""
+    """The row ids by position in both plans, or None if positions are enough to tell rows apart."""
     assert old.order is not None
     assert new.order is not None
     same = np.array_equal(old.order[table], new.order[table])
@@ -256,7 +256,7 @@ def _levels(moved: Moved) -> Iterator[LevelDiff]:
 def _notes(old: Plan, new: Plan, world: MoveHolders, by_rank: bool, outside: bool) -> Iterator[str]:
     if by_rank:
         yield (
-            "rows are compared by rank, as a plan made from a curve does not know its rows: if "
+            "rows are compared by position, as a plan made from a curve does not know its rows: if "
             "their heat changed too, more of them move"
         )
     if old.cluster != new.cluster:

@@ -21,7 +21,7 @@ from rowtier.cost.amounts import RowSizes, whole_bytes
 from rowtier.cost.options import CostOptions
 from rowtier.cost.rates import Way
 from rowtier.cost.tree import Tree
-from rowtier.profile.order import NarrowInts, rows_by_rank
+from rowtier.profile.order import NarrowInts, rows_by_position
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
@@ -112,7 +112,7 @@ def homes_of(
     again_s: float = 0.0,
 ) -> Homes:  # fmt: skip
     """Unfold a table's bands; `again_s` is the work of lookups that are gone through twice."""
-    by_rank = rows_by_rank(touched, table.num_embeddings)
+    by_rank = rows_by_position(touched, table.num_embeddings)
     stacks = layers_of(bands)
     state = np.full((table.num_embeddings, 1 + len(stacks)), -1, dtype=np.int32)
     layers = []
@@ -153,7 +153,7 @@ def _layer(
 def _dealt(band: Band, rows: Ints, members: int, gateways: int, turns: int) -> Deal:
     """Put rows that are alike into one class; every class has a row.
 
-    Members, gateways and turns come round in the order of ranks, or of row ids inside a
+    Members, gateways and turns come round in the order of positions, or of row ids inside a
     member's block. So the rows of the first round stand for all, as far as there are any.
     """
     if band.order == "spread":

@@ -18,7 +18,7 @@ Four things part them, and the interval is the sum of what each of them explains
   scatter by s by at most s·√(2 ln n).
 * Turns. Copies take turns at adding up gradients, row by row, and a prediction takes each
   for as busy as the others. The last turn is seldom full, and whoever comes first has the
-  hotter rows: at most one turn more or less than predicted, as heat falls along the ranks.
+  hotter rows: at most one turn more or less than predicted, as heat falls along the positions.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from rowtier.cost.tree import Tree, tree_of
 from rowtier.evaluate.classes import (
     Classes,
     PlanSide,
-    classes_by_rank,
+    classes_by_position,
     classes_by_row,
     column_cuts,
 )
@@ -110,13 +110,13 @@ class Moved:
     def add(
         self, table: int, facts: Table, old: Plan, new: Plan, rows: tuple[Ints, Ints] | None
     ) -> None:
-        """Add a table; `rows` are the ids by rank, before and after, where ranks will not do."""
+        """Add a table; `rows` are the ids by position, before and after, where positions will not do."""
         ordered_alike = rows is None or rows[0] is rows[1]
         self.stays[table] = ordered_alike and old.bands[facts.name] == new.bands[facts.name]
         for columns in column_cuts(old, new, facts.name):
             before, after = (PlanSide.of(plan, facts.name, columns) for plan in (old, new))
             if rows is None:
-                found = classes_by_rank(before, after)
+                found = classes_by_position(before, after)
             else:
                 found = classes_by_row(before, after, *rows)
             for classes in found:

@@ -17,16 +17,16 @@ import numpy as np
 from rowtier.band import Band
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.evaluate.classes import PlanSide
-from rowtier.plan.carried import heat_ranks, runs_of, settled
+from rowtier.plan.carried import heat_positions, runs_of, settled
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Ints
-from rowtier.profile.order import NarrowInts, rows_by_rank
+from rowtier.profile.order import NarrowInts, rows_by_position
 from rowtier.profile.profile import TableStats
 
 Run = tuple[int, int]
 
 _STRATUM = 16  # rows of each member at least, of which all have equally many
-_STRATA = 16  # the length of a stratum over the ranks before it
+_STRATA = 16  # the length of a stratum over the positions before it
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,16 +47,16 @@ class Swaps:
     def of(cls, plan: Plan, stats: TableStats) -> Swaps:
         """Between the runs of a plan's bands, by the heat of a counted table."""
         bands, rows = plan.bands[stats.table.name], plan.rows_in_order(stats.table.name)
-        rank = heat_ranks(stats)[rows]  # by position
+        position = heat_positions(stats)[rows]  # in the order of heat, by place in this one
         stops = np.array([run.stop for run, _ in runs_of(bands, plan.cluster)], dtype=np.int64)
         now = np.searchsorted(stops, np.arange(len(rows)), side="right")
-        should = np.searchsorted(stops, rank, side="right")
-        heat = _heat(stats, rank)
+        should = np.searchsorted(stops, position, side="right")
+        heat = _heat(stats, position)
         gains, hot, cold = [np.empty(0)], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for better, worse in _pairs_of_runs(now, should):
             up = np.flatnonzero((now == worse) & (should == better))
             down = np.flatnonzero((now == better) & (should == worse))
-            up, down = up[np.argsort(rank[up])], down[np.argsort(-rank[down])]
+            up, down = up[np.argsort(position[up])], down[np.argsort(-position[down])]
             many = min(len(up), len(down))
             hot.append(up[:many])
             cold.append(down[:many])
@@ -90,11 +90,11 @@ def _pairs_of_runs(now: Ints, should: Ints) -> Iterator[tuple[int, int]]:
         yield from ((int(better), int(worse)) for better, worse in found)
 
 
-def _heat(stats: TableStats, rank: Ints) -> np.ndarray:
+def _heat(stats: TableStats, position: Ints) -> np.ndarray:
     """Lookups expected of each position's row."""
     curve = stats.curve
     heat = np.append(curve.lookups / curve.widths, 0.0)
-    return np.asarray(heat[np.searchsorted(curve.stops, rank, side="right")])
+    return np.asarray(heat[np.searchsorted(curve.stops, position, side="right")])
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +125,7 @@ class Dealer:
         (`even`), rows change places only with those that are about as hot.
         """
         assert stats.counts is not None
-        rows, tree = rows_by_rank(stats.counts.rows, stats.table.num_embeddings), self._tree
+        rows, tree = rows_by_position(stats.counts.rows, stats.table.num_embeddings), self._tree
         found = rows.copy()
         for start, stop in ((run.start, run.stop) for run, _ in runs_of(bands, self.plan.cluster)):
             here = [band for band in bands if band.start <= start and stop <= band.stop]

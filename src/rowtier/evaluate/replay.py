@@ -16,7 +16,7 @@ import numpy as np
 
 from rowtier.cost.options import CostOptions
 from rowtier.errors import UserError
-from rowtier.evaluate.batches import Wanted, windows
+from rowtier.evaluate.batches import StepWindow, Wanted, windows
 from rowtier.evaluate.counting import Counter
 from rowtier.evaluate.figures import Label, StepFacts, frame_of, label_columns
 from rowtier.evaluate.intervals import intervals
@@ -117,6 +117,12 @@ class Replay:
         return f"<Replay: {self.verdict}; {self.lookups:,} lookups>"
 
 
+_NO_NEIGHBOURS = (
+    "predictions are for shuffled batches: the profile does not know which samples are "
+    "neighbours; profile the data in its order, without --sample"
+)
+
+
 def replay(
     plan: Plan,
     data: StrPath | Iterable[Any],
@@ -155,16 +161,9 @@ def replay(
     wanted = Wanted(counter.step_samples, steps, seed)
     tally, told = _Tally(prediction.labels), list[str]()
     if not known:
-        told.append(
-            "predictions are for shuffled batches: the profile does not know which samples are "
-            "neighbours; profile the data in its order, without --sample"
-        )
-    if batches == "shuffled":
-        listener = Listener(counter.check, told.append, progress or _ignore)
-        found = shuffled_windows(source, features, wanted, listener)
-    else:
-        found = windows(source, features, wanted)
-    for window in found:
+        told.append(_NO_NEIGHBOURS)
+    listener = Listener(counter.check, told.append, progress or _ignore)
+    for window in _windows(source, features, wanted, batches, listener):
         for _, facts in counter.add(window):
             tally.add(facts)
         if progress is not None:
@@ -185,6 +184,15 @@ def replay(
         counter.outside,
         batches,
     )
+
+
+def _windows(
+    source: Source, features: list[str], wanted: Wanted, batches: Batches, listener: Listener
+) -> Iterator[StepWindow]:
+    """The steps' samples, in the order of the data or drawn from all of it."""
+    if batches == "shuffled":
+        return shuffled_windows(source, features, wanted, listener)
+    return windows(source, features, wanted)
 
 
 def _check(plan: Plan, batch_size: int | None, steps: int | None) -> None:

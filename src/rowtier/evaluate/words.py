@@ -12,7 +12,7 @@ from rowtier.units import show_count
 
 @dataclass(frozen=True)
 class HomeRange:
-    """A run of ranks with one kind of home: bands that differ only by columns are one cut."""
+    """A run of positions with one kind of home: bands that differ only by columns are one cut."""
 
     start: int
     stop: int
@@ -23,7 +23,7 @@ class HomeRange:
 
     @property
     def rows(self) -> int:
-        """How many ranks it holds."""
+        """How many positions it holds."""
         return self.stop - self.start
 
 
@@ -41,14 +41,14 @@ def cuts(bands: Sequence[Band], cluster: Cluster) -> list[HomeRange]:
 
 
 def home(run: Sequence[Band], cluster: Cluster) -> str:
-    """Where bands of the same ranks live and how their rows are read."""
+    """Where bands of the same positions live and how their rows are read."""
     band = run[0]
     parts = [_copies(band, cluster) + _members(run, cluster), f"in {_tiers(run)}", *_travel(band)]
     return ", ".join(parts)
 
 
 def brief(run: Sequence[Band], cluster: Cluster) -> str:
-    """Where bands of the same ranks live; one copy goes without saying."""
+    """Where bands of the same positions live; one copy goes without saying."""
     said = _members(run, cluster).strip(" ,")
     if run[0].scope != cluster.top:
         said = " ".join(filter(None, (_copies(run[0], cluster), said)))

@@ -22,7 +22,7 @@ from rowtier.plan.plan import MadeFor, Plan
 from rowtier.profile.arranged import DealtRun, in_order_of
 from rowtier.profile.curve import Ints
 from rowtier.profile.forecast import knows_neighbours
-from rowtier.profile.order import NarrowInts, narrow, rows_by_rank
+from rowtier.profile.order import NarrowInts, narrow, rows_by_position
 from rowtier.profile.profile import Profile, TableStats
 from rowtier.profile.vocabulary import Vocabulary
 from rowtier.tables import Table
@@ -69,23 +69,23 @@ def settled(
     """Rows by position as an order: in runs that lie by id the hottest first, and cut off where
     all that follow do so by their ids; it names at least so many rows.
     """
-    rows, rank = rows.copy(), heat_ranks(stats)
+    rows, position = rows.copy(), heat_positions(stats)
     for run, by_id in runs_of(bands, cluster):
         if by_id:
             here = rows[run.start : run.stop]
-            rows[run.start : run.stop] = here[np.argsort(rank[here])]
+            rows[run.start : run.stop] = here[np.argsort(position[here])]
     falls = np.flatnonzero(np.diff(rows) < 0)
-    touched = np.flatnonzero(rank[rows] < stats.touched)
+    touched = np.flatnonzero(position[rows] < stats.touched)
     ends = [int(found[-1]) + 1 if len(found) else 0 for found in (falls, touched)]
     return narrow(rows[: max(least, *ends)])
 
 
-def heat_ranks(stats: TableStats) -> Ints:
-    """By row id its rank in the hotness order of a counted table."""
+def heat_positions(stats: TableStats) -> Ints:
+    """By row id its position in the hotness order of a counted table."""
     assert stats.counts is not None
-    rank = np.empty(stats.table.num_embeddings, dtype=np.int64)
-    rank[rows_by_rank(stats.counts.rows, len(rank))] = np.arange(len(rank))
-    return rank
+    position = np.empty(stats.table.num_embeddings, dtype=np.int64)
+    position[rows_by_position(stats.counts.rows, len(position))] = np.arange(len(position))
+    return position
 
 
 def runs_of(bands: Sequence[Band], cluster: Cluster) -> list[tuple[DealtRun, bool]]:

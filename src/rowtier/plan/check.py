@@ -139,7 +139,7 @@ def _band_mistakes(
 
 
 def _cover_mistakes(bands: tuple[Band, ...], table: Table) -> Iterator[Mistake]:
-    """Cut the ranks at every band's edge; in each piece the columns must tile the row."""
+    """Cut the positions at every band's edge; in each piece the columns must tile the row."""
     edges = sorted({0, table.num_embeddings, *(b.start for b in bands), *(b.stop for b in bands)})
     for first, last in pairwise(edges):
         if last > table.num_embeddings:
@@ -153,7 +153,7 @@ def _cover_mistakes(bands: tuple[Band, ...], table: Table) -> Iterator[Mistake]:
                 yield Mistake(
                     f"tables.{table.name}",
                     None,
-                    f"ranks {first} to {last} are covered twice in columns {start} to "
+                    f"positions {first} to {last} are covered twice in columns {start} to "
                     f"{min(stop, covered)}; move the start of one of the bands",
                 )
             covered = max(covered, stop)
@@ -165,7 +165,7 @@ def _uncovered(table: Table, first: int, last: int, start: int, stop: int) -> Mi
     return Mistake(
         f"tables.{table.name}",
         None,
-        f"ranks {first} to {last} are in no band in columns {start} to {stop}; "
+        f"positions {first} to {last} are in no band in columns {start} to {stop}; "
         "extend a band or add one",
     )
 
@@ -246,7 +246,7 @@ def _rows_by_member(band: Band, count: int, whole: type) -> Ints:
     if band.order == "blocks":
         block = -(-total // count)
         return np.asarray(np.clip(total - position * block, 0, block))
-    # ranks start + position − offset, then every `count`-th one
+    # positions start + position − offset, then every `count`-th one
     first = (position - band.offset) % count
     return np.asarray(np.maximum(0, -(-(total - first) // count)))
 

@@ -112,7 +112,7 @@ class Ladder:
     @classmethod
     def of(cls, stats: TableStats, profile: Profile, cluster: Cluster) -> Ladder:
         """Price every scope for every bucket of a table."""
-        stops, rest = stats.curve.stops, stats.curve.ranks < stats.table.num_embeddings
+        stops, rest = stats.curve.stops, stats.curve.positions < stats.table.num_embeddings
         if rest:
             stops = np.append(stops, stats.table.num_embeddings)
         basis = table_basis(stats, profile, tree_of(cluster).sizes, rest=rest)
@@ -175,7 +175,7 @@ class Ladder:
     @property
     def bytes_in_nodes(self) -> float:
         """Bytes of a device if no row that is ever looked up is further away than its node."""
-        seen, table = self.stats.curve.ranks, self.stats.table
+        seen, table = self.stats.curve.positions, self.stats.table
         near, far = self.devices[-2:][0], self.devices[-1]
         rows = seen / near + (table.num_embeddings - seen) / far
         return rows * table.stored_row_bytes

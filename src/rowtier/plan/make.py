@@ -7,6 +7,7 @@ prints nothing, reads no file and no clock, so equal inputs give equal plans.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -29,8 +30,8 @@ from rowtier.units import show_bytes
 MOST_ROUNDS = 5  # of leaving more room for buffers
 DOUBT = 0.9  # the interval whose low end says what the statistics leave open
 
-Planner = Callable[..., Plan]  # of a profile, a cluster and options
-WATCHED = ("joint",)  # methods that take long, and a `Watch`
+# Of a profile, a cluster and options; one that takes long takes a `watch`, too, by that name.
+Planner = Callable[..., Plan]
 
 METHODS: Mapping[str, str] = {
     "row-wise": "every table cut into equal blocks of rows over all devices",
@@ -50,7 +51,7 @@ METHODS: Mapping[str, str] = {
 def make_plan(
     profile: Profile | StrPath,
     cluster: Cluster | StrPath,
-    method: str = "joint",
+    method: str | Planner = "joint",
     options: PlanOptions | None = None,
     *,
     progress: Callable[[float], None] | None = None,
@@ -58,9 +59,13 @@ def make_plan(
 ) -> Plan:
     """Place every row of a profile's tables on a cluster, and check the result.
 
-    Both may be given as a path, and the cluster by the name of a preset. `joint` tells `progress`
-    what share of its work is done, and returns the best plan it has soon after `stop` says so.
+    Both may be given as a path, and the cluster by the name of a preset. `method` is one of
+    `METHODS`, or a planner of your own: a function of a profile, a cluster and options that
+    returns a plan. `joint` tells `progress` what share of its work is done, and returns the best
+    plan it has soon after `stop` says so; so can a planner that takes a `watch`.
     """
+    planned_by = planner(method)
+    name = method if isinstance(method, str) else _name_of(method)
     watch = Watch(progress or ALONE.progress, stop or ALONE.stop)
     options = options or PlanOptions()
     if not isinstance(profile, Profile):
@@ -74,12 +79,12 @@ def make_plan(
     mistakes = list(options.constraints.mistakes(profile, cluster))
     if mistakes:
         raise InvalidError("constraints", mistakes)
-    refuse_unservable(method, options)
+    refuse_unservable(name, options)
     made_for = MadeFor(profile=profile.fingerprint, cluster=cluster.fingerprint)
     profile = seen_as(profile, options)
-    plan = replace(_planned(profile, cluster, method, options, watch), made_for=made_for)
+    plan = replace(_planned(profile, cluster, planned_by, options, watch), made_for=made_for)
     if plan.certificate is not None:
-        plan = replace(plan, certificate=_with_doubts(plan, profile, method, options))
+        plan = replace(plan, certificate=_with_doubts(plan, profile, planned_by, options))
     if options.constraints != Constraints():
         plan = replace(plan, constraints=options.constraints)
     if options.unusual:
@@ -88,20 +93,20 @@ def make_plan(
 
 
 def _planned(
-    profile: Profile, cluster: Cluster, method: str, options: PlanOptions, watch: Watch = ALONE
+    profile: Profile, cluster: Cluster, planned_by: Planner, options: PlanOptions, watch: Watch
 ) -> Plan:
     """A plan that keeps to the constraints, and leaves room for all that must fit."""
-    watched = {"watch": watch} if method in WATCHED else {}
+    watched = {"watch": watch} if "watch" in inspect.signature(planned_by).parameters else {}
     asked = len(options.constraints.reserve)
     for _ in range(MOST_ROUNDS):
         statistics = profile.for_planning(options.confidence)
-        plan = planner(method)(statistics, cluster, options, **watched)
+        plan = _checked(planned_by, planned_by(statistics, cluster, options, **watched))
         if options.fit == "rows" and options.constraints == Constraints():
             return plan
         cost = step_cost(plan.bands, statistics, cluster, plan.order, options.cost)
         said = next(options.constraints.violations(plan.bands, cost), None)
         if said is not None:
-            raise UserError(f"{method} takes no such constraint ({said}); plan with joint")
+            raise UserError(f"{plan.method} takes no such constraint ({said}); plan with joint")
         lack = list(over_capacity(cost)) if options.fit == "all" else []
         if not lack:
             return _that_leaves(plan, options.constraints.reserve[asked:])
@@ -125,7 +130,9 @@ def _that_leaves(plan: Plan, left: tuple[ReservedBytes, ...]) -> Plan:
     return replace(plan, certificate=certificate.model_copy(update=changes))
 
 
-def _with_doubts(plan: Plan, profile: Profile, method: str, options: PlanOptions) -> Certificate:
+def _with_doubts(
+    plan: Plan, profile: Profile, planned_by: Planner, options: PlanOptions
+) -> Certificate:
     """The certificate, with what the statistics leave open and what caution costs."""
     certificate = plan.certificate
     assert certificate is not None
@@ -141,9 +148,8 @@ def _with_doubts(plan: Plan, profile: Profile, method: str, options: PlanOptions
     expected, low = cost(plan, None), cost(plan, DOUBT)
     changes: dict[str, Any] = {"from_statistics": abs(low / expected - 1) if expected else 0.0}
     if options.confidence is not None:
-        bold = _planned(
-            profile, plan.cluster, method, options.model_copy(update={"confidence": None})
-        )
+        unafraid = options.model_copy(update={"confidence": None})
+        bold = _planned(profile, plan.cluster, planned_by, unafraid, ALONE)
         changes["caution"] = Caution(
             confidence=options.confidence,
             expected=expected,
@@ -154,9 +160,28 @@ def _with_doubts(plan: Plan, profile: Profile, method: str, options: PlanOptions
     return certificate.model_copy(update=changes)
 
 
-def planner(method: str) -> Planner:
-    """The planner of a name; `METHODS` lists them."""
+def planner(method: str | Planner) -> Planner:
+    """The planner of a name; `METHODS` lists them. A function is taken as it is."""
+    if callable(method):
+        return method
     if method not in METHODS:
-        raise UserError(f"no method {method!r}; there are {', '.join(METHODS)}")
+        raise UserError(
+            f"no method {method!r}; there are {', '.join(METHODS)}, and a function of your own"
+        )
     found: Planner = importlib.import_module(f"rowtier.plan.{method.replace('-', '_')}").plan
+    return found
+
+
+def _name_of(planned_by: Planner) -> str:
+    """What a planner is called in messages, before it has made a plan that says so."""
+    return str(getattr(planned_by, "__name__", type(planned_by).__name__))
+
+
+def _checked(planned_by: Planner, found: object) -> Plan:
+    """What a planner returned, which must be a plan: those of users are passed, too."""
+    if not isinstance(found, Plan):
+        raise UserError(
+            f"{_name_of(planned_by)} returned a {type(found).__name__}; a planner returns a Plan, "
+            "such as Plan.build(name, profile, cluster, bands)"
+        )
     return found

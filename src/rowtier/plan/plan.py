@@ -28,7 +28,7 @@ from rowtier.plan.certificate import (
     RoundsUsed,
 )
 from rowtier.plan.constraints import Constraints
-from rowtier.profile.order import RowOrder, rows_by_rank
+from rowtier.profile.order import RowOrder, rows_by_position
 from rowtier.profile.profile import Profile
 from rowtier.reading import StrPath
 from rowtier.tables import Table
@@ -183,13 +183,13 @@ class Plan:
         return None if any(stats.arranged for stats in self.profile.stats) else self.order
 
     def rows_in_order(self, table: str) -> NDArray[np.int64]:
-        """All row ids of a table by rank."""
+        """All row ids of a table by position."""
         if self.order is None:
             raise UserError(
                 "the plan has no row order, because it was made from a curve; "
                 "plan from a counted profile to get one"
             )
-        return rows_by_rank(self.order[table], self.profile[table].table.num_embeddings)
+        return rows_by_position(self.order[table], self.profile[table].table.num_embeddings)
 
     def rows_of(self, table: str, ids: Any) -> NDArray[np.int64]:
         """The rows that ids stand for in a table; −1 is no lookup. See `rowtier.rows_of`."""

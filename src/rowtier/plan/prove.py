@@ -175,7 +175,7 @@ class _Check:
     def _idle(self) -> bool:
         """Whether there are rows that are never looked up: gateways may pass on nothing else."""
         tables = [(stats.curve, stats.table.num_embeddings) for stats in self.plan.profile.stats]
-        return any(c.ranks < rows or not c.probabilities.all() for c, rows in tables)
+        return any(c.positions < rows or not c.probabilities.all() for c, rows in tables)
 
     def _exists(self, rounds: _Rounds) -> bool:
         """Whether some rows have just these rounds, and every row that is looked up has a home."""
@@ -238,7 +238,7 @@ class _Check:
         cluster, table = self.plan.cluster, stats.table
         exchanges = self._exchanges(table)
         basis = table_basis(stats, self.plan.profile, tree_of(cluster).sizes, rest=True)
-        widths = np.append(stats.curve.widths, table.num_embeddings - stats.curve.ranks)
+        widths = np.append(stats.curve.widths, table.num_embeddings - stats.curve.positions)
         mass = np.append(stats.curve.probabilities, 0.0)
         whole = widths > 0
         mass, widths = mass[whole], widths[whole].astype(np.float64)

@@ -75,10 +75,10 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions) -> Plan:
 
 def _choices(problem: RecShardProblem) -> _Choices:
     heat, machine = problem.heat, problem.machine
-    ranks = [_step_rows(part.stats) for part in problem.parts]
-    table = np.repeat(np.arange(len(ranks)), [len(rows) for rows in ranks])
-    share = [p.stats.curve.share(rows) for p, rows in zip(problem.parts, ranks, strict=True)]
-    served, rows = np.concatenate(share), np.concatenate(ranks)
+    positions = [_step_rows(part.stats) for part in problem.parts]
+    table = np.repeat(np.arange(len(positions)), [len(rows) for rows in positions])
+    share = [p.stats.curve.share(rows) for p, rows in zip(problem.parts, positions, strict=True)]
+    served, rows = np.concatenate(share), np.concatenate(positions)
     total = heat.read[heat.first[1:] - 1][table]
     fast, slow = machine.costs[:2].tolist()
     held = np.stack((rows, heat.rows[table] - rows)) * heat.row_bytes[table]
@@ -92,9 +92,9 @@ def _choices(problem: RecShardProblem) -> _Choices:
 def _step_rows(stats: TableStats) -> Ints:
     """The hottest rows that serve 0, 1, …, 100 % of a table's lookups, and all its rows."""
     reached = np.concatenate(([0.0], np.cumsum(stats.curve.lookups)))
-    ranks = np.concatenate(([0], stats.curve.stops))
+    positions = np.concatenate(([0], stats.curve.stops))
     wanted = np.linspace(0, reached[-1], STEPS + 1)
-    rows = np.ceil(np.interp(wanted, reached, ranks)).astype(np.int64)
+    rows = np.ceil(np.interp(wanted, reached, positions)).astype(np.int64)
     return np.unique(np.append(rows, stats.table.num_embeddings))
 
 

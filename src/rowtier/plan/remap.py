@@ -30,7 +30,7 @@ from rowtier.plan.bags import Jagged, Origin, jagged_batch, origin_of
 from rowtier.plan.memory_files import aligned, memory_file, remove_file, sweep_files
 from rowtier.profile.growing import IdFeature
 from rowtier.profile.ids import Where, numbers_of, settled_numbers, settled_rows, unchecked_rows
-from rowtier.profile.order import rows_by_rank
+from rowtier.profile.order import rows_by_position
 from rowtier.profile.vocabulary import VocabularyIndex
 from rowtier.tables import Table
 
@@ -349,7 +349,7 @@ class _Spec:
     def fill(self, memory: NDArray[np.uint8], plan: Plan) -> None:
         assert plan.order is not None
         arrays = self._arrays(memory)
-        by_rank = rows_by_rank(plan.order[self.table.name], self.table.num_embeddings)
+        by_rank = rows_by_position(plan.order[self.table.name], self.table.num_embeddings)
         layers = layers_of(plan.bands[self.table.name])
         rows = _by_address(by_rank, layers[0])
         next(arrays)[rows] = np.arange(len(rows))

@@ -111,7 +111,7 @@ class CacheItem:
     """
 
     stats: TableStats
-    homes: tuple[Band, ...]  # by rank
+    homes: tuple[Band, ...]  # by position
     copies: tuple[Band, ...]  # dense, sparse
     stops: Ints  # of buckets, which homes cut; none if nothing may be cached
     saved: Floats  # of one row, on all links of a forward pass
@@ -153,7 +153,7 @@ class CacheItem:
 
     @property
     def bytes_per_saving(self) -> Floats:
-        """Memory per byte saved; rises with the rank among rows that have the same holders."""
+        """Memory per byte saved; rises with the position among rows that have the same holders."""
         with np.errstate(divide="ignore", invalid="ignore"):
             return np.where(self.saved > 0, self.kept / self.saved, np.inf)
 
@@ -277,13 +277,13 @@ class _Buckets(NamedTuple):
     taken: Floats  # rows that fit, not always a whole number of them
 
 
-def _taken(items: Sequence[CacheItem], left: float, by_rank: bool) -> _Buckets:
-    """What fits into so many bytes; `by_rank`: no bucket before hotter ones of its table.
+def _taken(items: Sequence[CacheItem], left: float, by_position: bool) -> _Buckets:
+    """What fits into so many bytes; `by_position`: no bucket before hotter ones of its table.
 
     Buckets that take no memory, or even free some, always fit.
     """
     ratios = [item.bytes_per_saving for item in items]
-    ratio = np.concatenate([np.maximum.accumulate(r) for r in ratios] if by_rank else ratios)
+    ratio = np.concatenate([np.maximum.accumulate(r) for r in ratios] if by_position else ratios)
     order = np.argsort(ratio, kind="stable")
     order = order[np.isfinite(ratio[order])]
     owner = np.repeat(np.arange(len(items)), [len(item.widths) for item in items])[order]
@@ -300,13 +300,13 @@ def _taken(items: Sequence[CacheItem], left: float, by_rank: bool) -> _Buckets:
 
 def _cached_rows(items: Sequence[CacheItem], left: float) -> list[int]:
     """How many of each table's hottest rows fit into so many bytes of every device."""
-    found = _taken(items, left, by_rank=True)
+    found = _taken(items, left, by_position=True)
     return [int(rows) for rows in np.bincount(found.owner, found.taken + 1e-9, len(items))]
 
 
 def _knapsack_value(items: Sequence[CacheItem], left: float) -> tuple[float, float]:
     """The most that a cache of so many bytes can save, and what one more byte would save."""
-    found = _taken(items, left, by_rank=False)
+    found = _taken(items, left, by_position=False)
     partial = np.flatnonzero(found.taken < found.widths)
     price = float(1 / found.ratio[partial[0]]) if len(partial) else 0.0
     return sum((found.saved * found.taken).tolist()), price

@@ -2,7 +2,7 @@
 
 plan.json       what people read and compare: bands, cluster, certificate, fingerprints
 curve/          the tables and bucketed statistics the plan was made from (a curve profile)
-order.bin       rank → row of the touched rows, one array per table; absent without rows
+order.bin       position → row of the touched rows, one array per table; absent without rows
 vocabulary/     TABLE.parquet with row, id and count, where ids become rows by a vocabulary
 """
 

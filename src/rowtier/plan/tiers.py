@@ -1,7 +1,7 @@
 """Rows that holders share evenly, cut by memory tiers: the hottest per stored byte in the fastest.
 
-What has a scope and members, but no tier yet, is a *run* of ranks. A run over m members is cut at
-every m-th of its ranks only: each member keeps one row of every *layer* of m, and memories are
+What has a scope and members, but no tier yet, is a *run* of positions. A run over m members is cut at
+every m-th of its positions only: each member keeps one row of every *layer* of m, and memories are
 filled to the row (`fill.py`). Tables that fit whole stay whole.
 """
 
@@ -27,7 +27,7 @@ from rowtier.profile.profile import Profile, TableStats
 
 
 class Run(NamedTuple):
-    """Ranks of a table that the members of a band hold evenly; its tier is open."""
+    """Positions of a table that the members of a band hold evenly; its tier is open."""
 
     stats: TableStats
     band: Band
@@ -76,8 +76,8 @@ def _layers(run: Run, tier: str, profile: Profile, cluster: Cluster) -> Item:
     row_s = row_terms(home, stats.table, basis, cluster).memory_s
     edges = np.concatenate(([0], stats.curve.stops))
     until_s = np.concatenate(([0.0], np.cumsum(row_s * stats.curve.widths)))
-    ranks = np.clip(stats.curve.stops, band.start, band.stop) - band.start
-    stops = np.unique(-(-ranks[ranks > 0] // members))
+    positions = np.clip(stats.curve.stops, band.start, band.stop) - band.start
+    stops = np.unique(-(-positions[positions > 0] // members))
     ends = np.minimum(band.start + np.concatenate(([0], stops)) * members, band.stop)
     rates = np.diff(np.interp(ends, edges, until_s)) / np.diff(stops, prepend=0)
     return Item(stops, rates, -(-band.rows // members), stats.table.stored_row_bytes)
@@ -91,7 +91,7 @@ def spread(
     *,
     spare_devices: bool = False,
 ) -> Bands:
-    """Every table kept once and evenly, as its home says but for ranks, members and tier.
+    """Every table kept once and evenly, as its home says but for positions, members and tier.
 
     Devices hold the rows, the hottest in their fastest memory; where they have no room left,
     servers do. With `spare_devices` servers come first, then slow memory of devices: only the

@@ -15,7 +15,7 @@ import numpy as np
 
 from rowtier.plan.carried import statistics_of
 from rowtier.plan.plan import Plan
-from rowtier.profile.order import rows_by_rank
+from rowtier.profile.order import rows_by_position
 from rowtier.profile.profile import Profile, TableStats
 
 
@@ -35,7 +35,7 @@ def _as_counted(plan: Plan, arranged: TableStats, counted: TableStats) -> TableS
     if not arranged.arranged or not len(curve.stops):
         return arranged  # the order is that of the counts: picked from them
     position = np.empty(rows, dtype=np.int64)
-    position[rows_by_rank(plan.order[name], rows)] = np.arange(rows)
+    position[rows_by_position(plan.order[name], rows)] = np.arange(rows)
     stops = np.array(sorted({band.stop for band in plan.bands[name]}))
     seen = np.bincount(
         np.searchsorted(stops, position[counts.rows], side="right"), counts.counts, len(stops)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rowtier.profile.curve import MAX_BUCKETS, Curve, Floats, Ints
-from rowtier.profile.order import NarrowInts, rows_by_rank
+from rowtier.profile.order import NarrowInts, rows_by_position
 from rowtier.profile.profile import Profile, TableStats
 
 _LEAST_BUCKETS = 100  # of a run
@@ -44,7 +44,7 @@ def in_order_of(stats: TableStats, order: NarrowInts, runs: Sequence[DealtRun]) 
     assert stats.counts is not None
     if np.array_equal(order, stats.counts.rows):
         return stats.to_curve()
-    curve = _arranged_curve(stats, _ranks(stats, order), list(_cut(runs, len(order))))
+    curve = _arranged_curve(stats, _positions(stats, order), list(_cut(runs, len(order))))
     return replace(stats.to_curve(), bucketed=curve, seen_rows=len(order), arranged=True)
 
 
@@ -63,13 +63,13 @@ def _falling(stats: TableStats) -> TableStats:
     return replace(stats, bucketed=sorted_curve, arranged=False)
 
 
-def _ranks(stats: TableStats, order: NarrowInts) -> Ints:
-    """By position the rank of its row; rows that were never looked up share the one behind."""
+def _positions(stats: TableStats, order: NarrowInts) -> Ints:
+    """By place in an order, its row's position; rows never looked up share the one behind."""
     assert stats.counts is not None
     total_rows = stats.table.num_embeddings
-    rank = np.full(total_rows, stats.touched, dtype=np.int64)
-    rank[stats.counts.rows] = np.arange(stats.touched)
-    return np.asarray(rank[rows_by_rank(order, total_rows)])
+    position = np.full(total_rows, stats.touched, dtype=np.int64)
+    position[stats.counts.rows] = np.arange(stats.touched)
+    return np.asarray(position[rows_by_position(order, total_rows)])
 
 
 def _cut(runs: Sequence[DealtRun], named: int) -> list[DealtRun]:
@@ -83,7 +83,7 @@ def _cut(runs: Sequence[DealtRun], named: int) -> list[DealtRun]:
     return found
 
 
-def _arranged_curve(stats: TableStats, ranks: Ints, runs: list[DealtRun]) -> Curve:
+def _arranged_curve(stats: TableStats, positions: Ints, runs: list[DealtRun]) -> Curve:
     if not len(stats.curve.stops):
         return stats.curve
     many = max(_LEAST_BUCKETS, MAX_BUCKETS // len(runs))
@@ -91,9 +91,9 @@ def _arranged_curve(stats: TableStats, ranks: Ints, runs: list[DealtRun]) -> Cur
     heat = _Heat.of(stats)
     for run in runs:
         ends = _stops(run.stop - run.start, many)
-        sorted_ranks = _by_turn(ranks[run.start : run.stop], run.turns)
+        sorted_positions = _by_turn(positions[run.start : run.stop], run.turns)
         starts = np.concatenate(([0], ends[:-1]))
-        sums.append([np.add.reduceat(known[sorted_ranks], starts) for known in heat.arrays()])
+        sums.append([np.add.reduceat(known[sorted_positions], starts) for known in heat.arrays()])
         stops.append(run.start + ends)
     lookups, squares, first = np.concatenate(sums, axis=1)
     return _curve(np.concatenate(stops), lookups, squares, first)
@@ -106,15 +106,15 @@ def _stops(rows: int, many: int) -> Ints:
     return np.unique(np.rint(np.geomspace(1, rows, min(rows, many))).astype(np.int64))
 
 
-def _by_turn(ranks: Ints, turns: int) -> Ints:
-    """The ranks of a run's rows: those that have the same holders take their places by heat."""
+def _by_turn(positions: Ints, turns: int) -> Ints:
+    """The positions of a run's rows: those that have the same holders take their places by heat."""
     if turns == 1:
-        return np.sort(ranks)
-    if turns >= len(ranks):
-        return ranks
-    turn = np.arange(len(ranks), dtype=np.int64) % turns
-    found = np.empty_like(ranks)
-    found[np.argsort(turn, kind="stable")] = ranks[np.lexsort((ranks, turn))]
+        return np.sort(positions)
+    if turns >= len(positions):
+        return positions
+    turn = np.arange(len(positions), dtype=np.int64) % turns
+    found = np.empty_like(positions)
+    found[np.argsort(turn, kind="stable")] = positions[np.lexsort((positions, turn))]
     return found
 
 
@@ -133,7 +133,7 @@ def _curve(stops: Ints, lookups: Floats, squares: Floats, first: Floats) -> Curv
 
 @dataclass(frozen=True, eq=False)
 class _Heat:
-    """Of the row of every rank, and last of one that was never looked up: nobody knows which."""
+    """Of the row of every position, and last of one that was never looked up: nobody knows which."""
 
     lookups: Floats
     squares: Floats  # count how heat varies in time, too

@@ -61,13 +61,13 @@ class CoverageCurve:
     touched: int = field(default=0, kw_only=True)  # stops up to the last row that was seen
     lookups: float = field(default=0.0, kw_only=True)  # that it was estimated from
 
-    def at(self, rank: int) -> tuple[float, float, float]:
-        """Share, low and high of the hottest `rank` rows; without lookups all is possible."""
+    def at(self, position: int) -> tuple[float, float, float]:
+        """Share, low and high of the hottest `position` rows; without lookups all is possible."""
         if not len(self.stops):
             return 0.0, 0.0, 1.0
-        ranks = np.concatenate(([0], self.stops))
+        positions = np.concatenate(([0], self.stops))
         share, low, high = (
-            float(np.interp(rank, ranks, np.concatenate(([0.0], known))))
+            float(np.interp(position, positions, np.concatenate(([0.0], known))))
             for known in (self.share, self.low, self.high)
         )
         return share, low, high
@@ -90,7 +90,7 @@ class CoverageCurve:
 
 @dataclass(frozen=True, eq=False)
 class Estimate:
-    """Coverage at some ranks before it is given its shape, and what drift does to it."""
+    """Coverage at some positions before it is given its shape, and what drift does to it."""
 
     share: Floats
     variance: Floats
@@ -125,7 +125,7 @@ def coverage_curve(
 def smoothed_curve(
     counts: Counts, drift: Drift | None, num_embeddings: int, confidence: float | None = None
 ) -> Curve:
-    """The curve to plan with: every row has p > 0, and heat never rises with rank.
+    """The curve to plan with: every row has p > 0, and heat never rises with position.
 
     Smoothed by leave-one-out, which is Good–Turing for every K: it needs no model of the
     tail, and what it gives to rows seen once or never is what such rows really get. With
@@ -135,13 +135,13 @@ def smoothed_curve(
     return known.smoothed(pessimistic=confidence is not None)
 
 
-def estimate(tally: CountGroups, drift: Drift | None, ranks: Ints) -> Estimate:
-    """Coverage at rising ranks between 1 and the number of rows, exclusive."""
-    share, variance = leave_one_out(tally, ranks)
-    none = np.zeros(len(ranks))
+def estimate(tally: CountGroups, drift: Drift | None, positions: Ints) -> Estimate:
+    """Coverage at rising positions between 1 and the number of rows, exclusive."""
+    share, variance = leave_one_out(tally, positions)
+    none = np.zeros(len(positions))
     change = Change(none, none)
     if drift is not None and drift.unknown is None:
-        change = drift.coverage(ranks, _touched(tally))
+        change = drift.coverage(positions, _touched(tally))
     return Estimate(np.clip(share - change.mean, 0, 1), variance, change)
 
 
@@ -185,7 +185,7 @@ def _curve(
 def concave(stops: Ints, share: Floats, spread: Floats) -> Floats:
     """Mass per bucket of a rising concave curve near the estimate, with the same end.
 
-    Its corners are those of the least concave curve above. That one hangs on lucky ranks
+    Its corners are those of the least concave curve above. That one hangs on lucky positions
     and is too high, so the heights of its corners are fitted by least squares, and those
     that then are no corners are dropped until all are.
     """
@@ -247,9 +247,9 @@ def _solve(diagonal: Floats, beside: Floats, wanted: Floats) -> Floats:
 
 @dataclass(frozen=True)
 class Overlap:
-    """How much of the hottest `rank` rows two windows of the data have in common."""
+    """How much of the hottest `position` rows two windows of the data have in common."""
 
-    rank: int
+    position: int
     overlap: float
     expected: float  # if nothing drifted: chance alone parts the hot sets this far
     spread: float  # standard deviation of chance
@@ -262,48 +262,48 @@ class Overlap:
         return 1 - self.overlap / self.expected
 
 
-def drift_overlap(early: Counts, late: Counts, rank: int, seed: int = 0) -> Overlap:
+def drift_overlap(early: Counts, late: Counts, position: int, seed: int = 0) -> Overlap:
     """Compare the hot sets of two windows with those of random windows of the same counts.
 
     Both count the same rows, in the order of their ids. Rows that a window did not see are in no
-    hot set of it, so `rank` ends where one window does.
+    hot set of it, so `position` ends where one window does.
     """
     counts, rows = early + late, np.arange(len(early))
-    rank = min(rank, int(np.count_nonzero(early)), int(np.count_nonzero(late)))
-    if rank <= 0:
+    position = min(position, int(np.count_nonzero(early)), int(np.count_nonzero(late)))
+    if position <= 0:
         return Overlap(0, 1.0, 1.0, 0.0)
     random = np.random.default_rng(seed)
     share = float(late.sum() / counts.sum())
     chance = []
     for _ in range(max(1, min(_MOST_SPLITS, _ROWS_TO_SPLIT // len(counts)))):
         drawn = random.binomial(counts, share)
-        chance.append(_common(rows, counts - drawn, drawn, rank))
+        chance.append(_common(rows, counts - drawn, drawn, position))
     expected = float(np.mean(chance))
-    spread = math.sqrt(max(expected * (1 - expected), 1 / rank) / rank)
-    return Overlap(rank, _common(rows, early, late, rank), expected, spread)
+    spread = math.sqrt(max(expected * (1 - expected), 1 / position) / position)
+    return Overlap(position, _common(rows, early, late, position), expected, spread)
 
 
-def _common(rows: Counts, early: Counts, late: Counts, rank: int) -> float:
-    both = _hottest(rows, early, rank) & _hottest(rows, late, rank)
-    return float(np.count_nonzero(both)) / rank
+def _common(rows: Counts, early: Counts, late: Counts, position: int) -> float:
+    both = _hottest(rows, early, position) & _hottest(rows, late, position)
+    return float(np.count_nonzero(both)) / position
 
 
-def _hottest(rows: Counts, counts: Counts, rank: int) -> NDArray[np.bool_]:
-    """Which rows are among the hottest `rank`, ties by row id."""
-    place = len(counts) - rank
+def _hottest(rows: Counts, counts: Counts, position: int) -> NDArray[np.bool_]:
+    """Which rows are among the hottest `position`, ties by row id."""
+    place = len(counts) - position
     last = np.partition(counts, place)[place]
     hot = counts > last
     tied = np.flatnonzero(counts == last)
-    needed = rank - int(np.count_nonzero(hot))
+    needed = position - int(np.count_nonzero(hot))
     hot[tied[np.argpartition(rows[tied], needed - 1)[:needed]]] = True
     return np.asarray(hot)
 
 
 @dataclass(frozen=True)
 class Enough:
-    """Whether the data is enough to cut a table at a rank, in numbers and in words."""
+    """Whether the data is enough to cut a table at a position, in numbers and in words."""
 
-    rank: int
+    position: int
     share: float
     low: float
     high: float
@@ -321,37 +321,37 @@ def enough(
     counts: Counts,
     drift: Drift | None,
     num_embeddings: int,
-    rank: int,
+    position: int,
     *,
     confidence: float = 0.9,
     within: float = 0.02,
 ) -> Enough:
     """Judge a cut: is its coverage known to ± `within`, and is it more than chance?"""
-    rank = min(max(rank, 1), num_embeddings)
+    position = min(max(position, 1), num_embeddings)
     tally = CountGroups.of_counts(narrow(counts), num_embeddings)
     if not tally.lookups:
-        words = f"no lookup was seen: nothing is known of the hottest {show_count(rank)} rows"
-        return Enough(rank, 0.0, 0.0, 1.0, 0, 0.0, math.inf, False, words)
-    stops = _stops(len(counts), num_embeddings, rank)
-    share, low, high = _curve(tally, drift, stops, confidence).at(rank)
+        words = f"no lookup was seen: nothing is known of the hottest {show_count(position)} rows"
+        return Enough(position, 0.0, 0.0, 1.0, 0, 0.0, math.inf, False, words)
+    stops = _stops(len(counts), num_embeddings, position)
+    share, low, high = _curve(tally, drift, stops, confidence).at(position)
     taken = reach = 0.0
-    if rank < num_embeddings:
-        found = estimate(tally, drift, np.array([rank]))
+    if position < num_embeddings:
+        found = estimate(tally, drift, np.array([position]))
         taken, reach = float(found.drift.mean[0]), float(found.drift_reach(confidence)[0])
     half = max(high - share, share - low)
     chance = math.sqrt(max(half**2 - reach**2, 0.0))
     more_data = max(1.0, (chance / within) ** 2)
-    seen = int(tally.cut(np.array([rank - 1])).count[0])
-    advice = list(_advice(tally, rank, seen, reach, more_data, within))
+    seen = int(tally.cut(np.array([position - 1])).count[0])
+    advice = list(_advice(tally, position, seen, reach, more_data, within))
     words = (
-        f"the hottest {show_count(rank)} rows take {share:.1%} ± {_percent(half)} of lookups: "
+        f"the hottest {show_count(position)} rows take {share:.1%} ± {_percent(half)} of lookups: "
         + ("; ".join(advice) or "enough data")
     )
-    return Enough(rank, share, low, high, seen, taken, more_data, not advice, words)
+    return Enough(position, share, low, high, seen, taken, more_data, not advice, words)
 
 
 def _advice(
-    tally: CountGroups, rank: int, seen: int, reach: float, more_data: float, within: float
+    tally: CountGroups, position: int, seen: int, reach: float, more_data: float, within: float
 ) -> Iterator[str]:
     """What stands between this data and a cut one can rely on."""
     if more_data > 1:
@@ -362,7 +362,7 @@ def _advice(
             f"hot rows change over time, which alone leaves ± {_percent(reach)}: "
             "profile newer data, and again when it has aged"
         )
-    if seen <= 1 and rank < tally.rows_above[-1]:
+    if seen <= 1 and position < tally.rows_above[-1]:
         twice = int(tally.rows[tally.count >= 2].sum())
         sooner = f"cut at {show_count(twice)} rows, or " if twice else ""
         yield (

@@ -1,7 +1,7 @@
 """A table's hotness curve: how many lookups the hottest rows take, in geometric buckets.
 
-Ranks are grouped so that planning does not depend on the number of rows: the first
-ranks have a bucket each, later buckets grow by a constant factor. All rows of a
+Positions are grouped so that planning does not depend on the number of rows: the first
+positions have a bucket each, later buckets grow by a constant factor. All rows of a
 bucket count as equally hot.
 """
 
@@ -24,7 +24,7 @@ MAX_BUCKETS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Curve:
-    """`lookups[i]` fall on the rows of rank `stops[i−1]` to `stops[i]`, hottest first.
+    """`lookups[i]` fall on the rows of position `stops[i−1]` to `stops[i]`, hottest first.
 
     No lookup is expected on rows after the last stop. That is the mean over rows and time: rows
     of a bucket may gain heat and lose it. `shape` is that of the gamma distribution of their
@@ -60,7 +60,7 @@ class Curve:
         return cls(stops, sums.astype(np.float64))
 
     @property
-    def ranks(self) -> int:
+    def positions(self) -> int:
         """How many rows are expected to be looked up at all."""
         return int(self.stops[-1]) if len(self.stops) else 0
 
@@ -79,21 +79,21 @@ class Curve:
         """Probability that a lookup hits one given row, per bucket (p_r)."""
         return self.lookups / (self.widths * max(self.total, 1e-300))
 
-    def share(self, rank: float | Ints) -> Floats:
-        """Share of all lookups that the hottest `rank` rows take."""
-        ranks = np.concatenate(([0.0], self.stops))
+    def share(self, position: float | Ints) -> Floats:
+        """Share of all lookups that the hottest `position` rows take."""
+        positions = np.concatenate(([0.0], self.stops))
         shares = np.concatenate(([0.0], np.cumsum(self.lookups))) / max(self.total, 1e-300)
-        return np.asarray(np.interp(rank, ranks, shares))
+        return np.asarray(np.interp(position, positions, shares))
 
     def arrays(self) -> tuple[NDArray[np.number], ...]:
         """What a fingerprint is made of."""
         return self.stops, self.lookups, self.shape, self.low, self.high, self.once
 
-    def interval(self, rank: int) -> tuple[float, float]:
-        """Where the share of the hottest `rank` rows will be; NaN where nobody knows."""
-        ranks, share = np.concatenate(([0.0], self.stops)), float(self.share(rank))
+    def interval(self, position: int) -> tuple[float, float]:
+        """Where the share of the hottest `position` rows will be; NaN where nobody knows."""
+        positions, share = np.concatenate(([0.0], self.stops)), float(self.share(position))
         low, high = (
-            float(np.interp(rank, ranks, np.concatenate(([0.0], known))))
+            float(np.interp(position, positions, np.concatenate(([0.0], known))))
             for known in (self.low, self.high)
         )
         return min(low, share), max(high, share)
@@ -107,8 +107,10 @@ class Curve:
             return
         if not (self.widths > 0).all():
             yield Mistake("stop", None, "stops must rise from bucket to bucket")
-        if self.ranks > num_embeddings:
-            yield Mistake("stop", self.ranks, f"must not exceed num_embeddings {num_embeddings}")
+        if self.positions > num_embeddings:
+            yield Mistake(
+                "stop", self.positions, f"must not exceed num_embeddings {num_embeddings}"
+            )
         if not (self.shape > 0).all():
             yield Mistake("shape", None, "must be above zero in every bucket")
         for name in ("low", "high"):
@@ -126,7 +128,7 @@ class Curve:
 
 
 def bucket_stops(rows: int) -> Ints:
-    """Where buckets end: after every rank at first, then growing by a constant factor."""
+    """Where buckets end: after every position at first, then growing by a constant factor."""
     if rows <= 0:
         return np.empty(0, dtype=np.int64)
     if rows <= MAX_BUCKETS // 2:

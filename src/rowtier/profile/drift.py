@@ -35,7 +35,7 @@ from rowtier.profile.tally import CountGroups, Floats, Ints, leave_one_out
 
 _LEAST_LOOKUPS = 100  # in the slices, to say anything about change
 _HALF_TOUCHED = 0.5
-_GROUPS = 12  # of ranks that are equally steady
+_GROUPS = 12  # of positions that are equally steady
 _STEADIEST, _LEAST_STEADY = 1e6, 1e-3
 
 
@@ -84,13 +84,13 @@ class Pair:
         """Rows that were looked up in the first window."""
         return int(np.count_nonzero(self.before))
 
-    def shortfall(self, ranks: Ints) -> tuple[Floats, Floats]:
-        """δ at some ranks, and its variance by chance."""
+    def shortfall(self, positions: Ints) -> tuple[Floats, Floats]:
+        """δ at some positions, and its variance by chance."""
         tally, total = self.tally, max(int(self.after.sum()), 1)
-        cut = tally.cut(ranks)
+        cut = tally.cut(positions)
         tied = cut.inside / cut.size * tally.scored[cut.group]
         found = (tally.scored_above[cut.group] + tied) / total
-        claimed, variance = leave_one_out(tally, ranks)
+        claimed, variance = leave_one_out(tally, positions)
         return claimed - found, np.maximum(variance, 0) + found * (1 - found) / total
 
     def growth(self, sizes: Floats, occurrences: float) -> Floats:
@@ -163,30 +163,30 @@ class Drift:
         np.cumsum(counts.T, axis=0, out=running[1:])
         return running
 
-    def coverage(self, ranks: Ints, touched: int) -> Change:
+    def coverage(self, positions: Ints, touched: int) -> Change:
         """How much less than leave-one-out claims the hottest rows will cover."""
-        ends = [self._shortfalls(pairs, ranks, touched) for pairs in (self.long, self.short)]
+        ends = [self._shortfalls(pairs, positions, touched) for pairs in (self.long, self.short)]
         (long, long_noise), (short, short_noise) = ends
         return combined(long, short, long_noise, short_noise, COVERAGE, 1.0)
 
     def _shortfalls(
-        self, pairs: Sequence[Pair], ranks: Ints, touched: int
+        self, pairs: Sequence[Pair], positions: Ints, touched: int
     ) -> tuple[Floats, Floats]:
         """δ of every pair (row), and its variance."""
-        found = [pair.shortfall(self._ranks_in(pair, ranks, touched)) for pair in pairs]
+        found = [pair.shortfall(self._positions_in(pair, positions, touched)) for pair in pairs]
         return np.stack([d for d, _ in found]), np.stack([v for _, v in found])
 
-    def _ranks_in(self, pair: Pair, ranks: Ints, touched: int) -> Ints:
-        """The ranks in a window that touched fewer rows: the same, or the same share of those."""
+    def _positions_in(self, pair: Pair, positions: Ints, touched: int) -> Ints:
+        """The positions in a window that touched fewer rows: the same, or the same share of those."""
         rows = pair.touched + int(np.count_nonzero(pair.before == 0)) + pair.unseen_rows
         thin = 2.0**-self.slices.thinning
-        share = np.minimum(ranks / max(touched, 1), 1.0)
+        share = np.minimum(positions / max(touched, 1), 1.0)
         inside = np.where(
-            ranks * thin <= _HALF_TOUCHED * pair.touched, ranks * thin, share * pair.touched
+            positions * thin <= _HALF_TOUCHED * pair.touched, positions * thin, share * pair.touched
         )
-        beyond = (ranks - touched) / max(self.num_embeddings - touched, 1)
+        beyond = (positions - touched) / max(self.num_embeddings - touched, 1)
         outside = pair.touched + beyond * (rows - pair.touched)
-        placed = np.rint(np.where(ranks <= touched, inside, outside)).astype(np.int64)
+        placed = np.rint(np.where(positions <= touched, inside, outside)).astype(np.int64)
         return np.clip(placed, 1, rows - 1)
 
     def distinct(self, sizes: Floats, noise: Floats, occurrences: float) -> Change:
@@ -199,7 +199,7 @@ class Drift:
         return combined(long, short, noises[0], noises[1], DISTINCT, _GOES_ON)
 
     def steadiness(self, stops: Ints) -> Floats:
-        """The shape of the gamma distribution of heat among rows of about the same rank.
+        """The shape of the gamma distribution of heat among rows of about the same position.
 
         Rows that one window ranked alike differ in the next by more than chance if some of them
         kept their heat and others lost it: variance = mean + mean²/shape.

@@ -60,8 +60,8 @@ def look_at(stats: TableStats) -> TableLook:
     """The figures of one table."""
     curve = stats.curve
     shares = np.concatenate(([0.0], np.cumsum(curve.lookups))) / max(curve.total, 1e-300)
-    ranks = np.concatenate(([0], curve.stops))
-    served = tuple(int(np.ceil(np.interp(share, shares, ranks))) for share in SERVED)
+    positions = np.concatenate(([0], curve.stops))
+    served = tuple(int(np.ceil(np.interp(share, shares, positions))) for share in SERVED)
     distinct = None if stats.distinct_ids is None else stats.distinct_ids.count
     lengths = [length for feature in stats.features for length, _ in feature.lengths]
     return TableLook(
@@ -174,20 +174,20 @@ def _shared(stats: TableStats) -> float | None:
     return float(counts.counts[counts.rows >= stats.table.num_own].sum() / stats.lookups)
 
 
-def _change(stats: TableStats, ranks: int) -> float | None:
+def _change(stats: TableStats, positions: int) -> float | None:
     """How much of the hot set (what serves 50 %) changed between the halves of the data."""
     drift = stats.drift
-    if drift is None or drift.unknown is not None or not 0 < ranks < stats.touched:
+    if drift is None or drift.unknown is not None or not 0 < positions < stats.touched:
         return None
     pair = drift.long[-1]
-    kept = max(1, ranks >> drift.slices.thinning)
+    kept = max(1, positions >> drift.slices.thinning)
     return drift_overlap(pair.before, pair.after, kept).change
 
 
 def _spark(stats: TableStats) -> str:
-    """Share of lookups served by the hottest rows, over ranks on a logarithmic axis."""
+    """Share of lookups served by the hottest rows, over positions on a logarithmic axis."""
     if not stats.lookups:
         return ""
-    ranks = np.geomspace(1, stats.table.num_embeddings, _SPARK_WIDTH)
-    shares = stats.curve.share(np.rint(ranks).astype(np.int64))
+    positions = np.geomspace(1, stats.table.num_embeddings, _SPARK_WIDTH)
+    shares = stats.curve.share(np.rint(positions).astype(np.int64))
     return "".join(_BARS[round(float(share) * (len(_BARS) - 1))] for share in shares)

@@ -15,8 +15,8 @@ NarrowInts = NDArray[np.signedinteger[Any]]
 RowOrder = Mapping[str, NarrowInts]
 
 
-def rows_by_rank(touched: NarrowInts, num_embeddings: int) -> NDArray[np.int64]:
-    """All row ids of a table by rank: touched rows hottest first, then the rest by id."""
+def rows_by_position(touched: NarrowInts, num_embeddings: int) -> NDArray[np.int64]:
+    """All row ids of a table by position: touched rows hottest first, then the rest by id."""
     rest = np.ones(num_embeddings, dtype=bool)
     rest[touched] = False
     return np.concatenate([touched, np.flatnonzero(rest)])

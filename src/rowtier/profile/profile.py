@@ -26,7 +26,7 @@ class Profile:
     """Statistics of every table, with the tables and the batch size they belong to.
 
     *Counted* profiles know the rows; *curve* profiles know only how hot the rows of
-    each rank are, which is enough to plan but not to replay or to train.
+    each position are, which is enough to plan but not to replay or to train.
     """
 
     batch_size: int

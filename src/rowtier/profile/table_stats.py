@@ -139,7 +139,7 @@ class TableStats:
 
     @cached_property
     def curve(self) -> Curve:
-        """How hot the rows of each rank are expected to be in data that is yet to come."""
+        """How hot the rows of each position are expected to be in data that is yet to come."""
         return self.curve_at(None) if self.bucketed is None else self.bucketed
 
     def curve_at(self, confidence: float | None) -> Curve:
@@ -205,7 +205,7 @@ class TableStats:
         """Rows that the data touched."""
         if self.counts is not None:
             return len(self.counts.rows)
-        return self.curve.ranks if self.seen_rows is None else self.seen_rows
+        return self.curve.positions if self.seen_rows is None else self.seen_rows
 
     @property
     def untouched(self) -> int:

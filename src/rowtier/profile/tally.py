@@ -83,10 +83,10 @@ class CountGroups:
         place = np.minimum(np.searchsorted(-self.count, -times), len(self.count) - 1)
         return np.where(self.count[place] == times, self.rows[place], 0)
 
-    def cut(self, ranks: Ints) -> HottestCut:
-        """Where the hottest `ranks` rows end; there must be a row that is not among them."""
-        group = np.searchsorted(self.rows_above, ranks, side="right") - 1
-        inside = ranks - self.rows_above[group]
+    def cut(self, positions: Ints) -> HottestCut:
+        """Where the hottest `positions` rows end; there must be a row that is not among them."""
+        group = np.searchsorted(self.rows_above, positions, side="right") - 1
+        inside = positions - self.rows_above[group]
         return HottestCut(group, inside, self.count[group], self.rows[group])
 
 
@@ -114,11 +114,11 @@ def _at_threshold(count: Ints, threshold: Ints, tied: Floats) -> Floats:
 
 
 def leave_one_out(
-    tally: CountGroups, ranks: Ints, neighbours: int = _NEIGHBOURS
+    tally: CountGroups, positions: Ints, neighbours: int = _NEIGHBOURS
 ) -> tuple[Floats, Floats]:
     """Coverage that no lookup helped to pick, and its variance under Poisson sampling."""
-    cut, last_in = tally.cut(ranks), tally.cut(ranks - 1).count
-    width = _window(tally, ranks, neighbours)
+    cut, last_in = tally.cut(positions), tally.cut(positions - 1).count
+    width = _window(tally, positions, neighbours)
     windowed = _windowed(tally, cut, last_in, np.maximum(width, 2.0))
     share, variance = np.where(width > 2, windowed, _exact(tally, cut))
     return share, variance
@@ -145,13 +145,13 @@ def _square(c: Floats, g1: Floats, g2: Floats) -> Floats:
     return np.asarray(c**2 * g1**2 - 2 * c * (c - 1) * g2 * g1 + c * (c - 1) * g2**2)
 
 
-def _window(tally: CountGroups, ranks: Ints, neighbours: int) -> Floats:
+def _window(tally: CountGroups, positions: Ints, neighbours: int) -> Floats:
     """How far from the cut rows tell of luck: until there are enough, and never too far."""
     end = int(tally.rows_above[-1])
-    first_out, last_in = tally.cut(ranks).count, tally.cut(ranks - 1).count
-    hotter = tally.cut(np.maximum(ranks - neighbours, 0)).count - first_out
-    colder = last_in - tally.cut(np.minimum(ranks + neighbours, end) - 1).count
-    enough_hotter, enough_colder = ranks > neighbours, ranks + neighbours < end
+    first_out, last_in = tally.cut(positions).count, tally.cut(positions - 1).count
+    hotter = tally.cut(np.maximum(positions - neighbours, 0)).count - first_out
+    colder = last_in - tally.cut(np.minimum(positions + neighbours, end) - 1).count
+    enough_hotter, enough_colder = positions > neighbours, positions + neighbours < end
     reach = np.where(enough_hotter, hotter, first_out)
     reach = np.minimum(reach, np.where(enough_colder, colder, first_out))
     # No wider than the count itself: unseen rows, which may be very many, stay outside.

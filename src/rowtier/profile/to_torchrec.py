@@ -74,6 +74,6 @@ def lru_hit_ratio(curve: Curve, cache_rows: Floats) -> Floats:
     # From a time in which hardly any row is asked for to one in which every row is.
     times = np.exp(np.arange(np.log(1e-3 / p[0]), np.log(40 / p[-1]) + STEP, STEP))
     held = -np.expm1(-np.minimum(np.outer(times, p), 50.0))
-    sizes = np.concatenate(([0.0], held @ widths, [curve.ranks]))
+    sizes = np.concatenate(([0.0], held @ widths, [curve.positions]))
     shares = np.concatenate(([0.0], held @ (widths * p), [1.0]))
     return np.asarray(np.interp(cache_rows, sizes, shares))

@@ -97,16 +97,16 @@ def load_chart(sheet: Sheet) -> Any:
 def curve_chart(tiers: Sequence[str]) -> Any:
     """Share of lookups that the hottest rows serve, over the bands they are cut into.
 
-    Points of the curve have `rank` and `share`; bands have `start`, `stop` and `tier`.
+    Points of the curve have `position` and `share`; bands have `start`, `stop` and `tier`.
     """
     alt = altair()
-    rank = {"scale": alt.Scale(type="log", nice=False), "title": "hottest rows (logarithmic)"}
+    position = {"scale": alt.Scale(type="log", nice=False), "title": "hottest rows (logarithmic)"}
     base = alt.Chart(alt.NamedData(_DATA), width="container", height=HEIGHT + 40)
     bands = (
         base.transform_filter("isValid(datum.tier)")
         .mark_rect(opacity=0.3)
         .encode(
-            x=alt.X("start:Q", axis=alt.Axis(format="~s", grid=False), **rank),
+            x=alt.X("start:Q", axis=alt.Axis(format="~s", grid=False), **position),
             x2="stop:Q",
             color=_colours(alt, "tier", tiers),
             tooltip=[alt.Tooltip("home:N"), alt.Tooltip("served:Q", format=".1%")],
@@ -115,13 +115,13 @@ def curve_chart(tiers: Sequence[str]) -> Any:
     rules = (
         base.transform_filter("isValid(datum.tier)")
         .mark_rule(strokeDash=[5, 3], strokeWidth=1.5, style="limit")
-        .encode(x=alt.X("stop:Q", **rank), opacity=_only_if(alt, "datum.cut"))
+        .encode(x=alt.X("stop:Q", **position), opacity=_only_if(alt, "datum.cut"))
     )
     line = (
-        base.transform_filter("isValid(datum.rank)")
+        base.transform_filter("isValid(datum.position)")
         .mark_line(interpolate="monotone", strokeWidth=2.5, style="curve")
         .encode(
-            x=alt.X("rank:Q", **rank),
+            x=alt.X("position:Q", **position),
             y=alt.Y(
                 "share:Q",
                 title="share of lookups served",

@@ -170,8 +170,8 @@ def curves(facts: Facts) -> dict[str, Any]:
     homes: dict[str, int] = {}
     shares, cut_rows = [], []
     for stats in facts.plan.profile.stats:
-        ranks = stats.table.num_embeddings ** np.linspace(0, 1, CURVE_POINTS)
-        reached = stats.curve.share(ranks)  # type: ignore[arg-type]
+        positions = stats.table.num_embeddings ** np.linspace(0, 1, CURVE_POINTS)
+        reached = stats.curve.share(positions)  # type: ignore[arg-type]
         shares.append(np.rint(1e4 * reached).astype(int).tolist())
         found = cuts(facts.plan.bands[stats.table.name], facts.plan.cluster)
         cut_rows.append(

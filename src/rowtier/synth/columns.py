@@ -1,8 +1,8 @@
-"""A feature column from three parts: how many ids, which ranks, which rows they are.
+"""A feature column from three parts: how many ids, which positions, which rows they are.
 
     lengths   Fixed · Sessions · Rounded     how many ids each sample has
-    ranks     Zipf · Steps                   how hot those ids are
-    placing   Scattered · Hashed · Drifting  which row a rank is
+    positions     Zipf · Steps                   how hot those ids are
+    placing   Scattered · Hashed · Drifting  which row a position is
 
 All parts are keyed, so a column can be drawn from any sample to any other.
 """
@@ -33,19 +33,19 @@ class Lengths(Protocol):
         ...
 
 
-class Ranks(Protocol):
-    """How hot the ids are; rank 0 is the hottest."""
+class Positions(Protocol):
+    """How hot the ids are; position 0 is the hottest."""
 
     def draw(self, start: int, offsets: Ints) -> Ints:
-        """Ranks; sample `start + i` owns those from offsets[i] to offsets[i+1]."""
+        """Positions; sample `start + i` owns those from offsets[i] to offsets[i+1]."""
         ...
 
 
 class RowPlacing(Protocol):
-    """Which row a rank is."""
+    """Which row a position is."""
 
-    def apply(self, ranks: Ints, start: int, offsets: Ints) -> None:
-        """Turn ranks into rows, in place."""
+    def apply(self, positions: Ints, start: int, offsets: Ints) -> None:
+        """Turn positions into rows, in place."""
         ...
 
 
@@ -55,7 +55,7 @@ class Column:
 
     name: str
     lengths: Lengths
-    ranks: Ranks
+    positions: Positions
     placing: RowPlacing
 
     @property
@@ -67,7 +67,7 @@ class Column:
         """The ids of the samples from `start` to `stop`, and the offsets that part them."""
         offsets = np.zeros(stop - start + 1, dtype=np.int64)
         np.cumsum(self.lengths.draw(start, stop), out=offsets[1:])
-        ids = self.ranks.draw(start, offsets)
+        ids = self.positions.draw(start, offsets)
         self.placing.apply(ids, start, offsets)
         return offsets, ids
 
@@ -133,7 +133,7 @@ class Rounded:
 
 @dataclass(frozen=True)
 class Zipf:
-    """p(rank) ∝ (rank + 1 + shift)^−exponent over `n` ranks (Zipf–Mandelbrot)."""
+    """p(position) ∝ (position + 1 + shift)^−exponent over `n` positions (Zipf–Mandelbrot)."""
 
     n: int
     exponent: float
@@ -145,15 +145,15 @@ class Zipf:
         return kernels.zipf_shape(self.n, self.exponent, self.shift)
 
     def draw(self, start: int, offsets: Ints) -> Ints:
-        """Ranks for every id."""
-        ranks = np.empty(offsets[-1], dtype=np.int64)
-        kernels.fill_zipf(ranks, offsets, start, self.key, self._shape)
-        return ranks
+        """Positions for every id."""
+        positions = np.empty(offsets[-1], dtype=np.int64)
+        kernels.fill_zipf(positions, offsets, start, self.key, self._shape)
+        return positions
 
 
 @dataclass(frozen=True, eq=False)
 class Steps:
-    """Ranks in buckets: the cumulative mass of the buckets, equal chances inside each."""
+    """Positions in buckets: the cumulative mass of the buckets, equal chances inside each."""
 
     mass: Floats
     stops: Ints
@@ -161,51 +161,51 @@ class Steps:
 
     @classmethod
     def from_rates(cls, rates: Floats, widths: Ints, key: np.uint64) -> Steps:
-        """Buckets of `widths` ranks that are looked up at `rates` each; some rate is above 0."""
+        """Buckets of `widths` positions that are looked up at `rates` each; some rate is above 0."""
         kept = widths > 0
         mass = np.cumsum((rates * widths)[kept])
         return cls(mass / mass[-1], np.concatenate(([0], np.cumsum(widths[kept]))), key)
 
     def draw(self, start: int, offsets: Ints) -> Ints:
-        """Ranks for every id."""
-        ranks = np.empty(offsets[-1], dtype=np.int64)
-        kernels.fill_steps(ranks, offsets, start, self.key, self.mass, self.stops)
-        return ranks
+        """Positions for every id."""
+        positions = np.empty(offsets[-1], dtype=np.int64)
+        kernels.fill_steps(positions, offsets, start, self.key, self.mass, self.stops)
+        return positions
 
 
 @dataclass(frozen=True)
 class Scattered:
-    """A seeded bijection: every rank has a row of its own, anywhere in the table."""
+    """A seeded bijection: every position has a row of its own, anywhere in the table."""
 
     n: int
     key: np.uint64
 
-    def apply(self, ranks: Ints, start: int, offsets: Ints) -> None:  # noqa: ARG002
-        """Turn ranks into rows, in place."""
-        kernels.scatter(ranks, self.n, self.key)
+    def apply(self, positions: Ints, start: int, offsets: Ints) -> None:  # noqa: ARG002
+        """Turn positions into rows, in place."""
+        kernels.scatter(positions, self.n, self.key)
 
 
 @dataclass(frozen=True)
 class Hashed:
-    """A seeded hash: ranks collide as hashed values do, and rows stay unused."""
+    """A seeded hash: positions collide as hashed values do, and rows stay unused."""
 
     n: int
     key: np.uint64
 
-    def apply(self, ranks: Ints, start: int, offsets: Ints) -> None:  # noqa: ARG002
-        """Turn ranks into rows, in place."""
-        kernels.hash_rows(ranks, self.n, self.key)
+    def apply(self, positions: Ints, start: int, offsets: Ints) -> None:  # noqa: ARG002
+        """Turn positions into rows, in place."""
+        kernels.hash_rows(positions, self.n, self.key)
 
 
 @dataclass(frozen=True)
 class Drifting:
-    """A bijection that changes: rank r and rank n−1−r swap rows, each pair at its own time."""
+    """A bijection that changes: position r and position n−1−r swap rows, each pair at its own time."""
 
     n: int
     swapped_per_sample: float
     key: np.uint64
 
-    def apply(self, ranks: Ints, start: int, offsets: Ints) -> None:
-        """Turn ranks into the rows that hold them when their sample comes."""
-        kernels.swap_ranks(ranks, offsets, start, self.key, self.n, self.swapped_per_sample)
-        kernels.scatter(ranks, self.n, self.key)
+    def apply(self, positions: Ints, start: int, offsets: Ints) -> None:
+        """Turn positions into the rows that hold them when their sample comes."""
+        kernels.swap_positions(positions, offsets, start, self.key, self.n, self.swapped_per_sample)
+        kernels.scatter(positions, self.n, self.key)

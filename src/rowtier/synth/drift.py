@@ -1,9 +1,9 @@
 """`drift`: one table whose popularity moves while the data goes by.
 
-At any moment the popularity of ranks is the same Zipf curve; what changes is which row
-holds which rank. Rank r is paired with rank n−1−r, a hot with a cold one, and each pair
+At any moment the popularity of positions is the same Zipf curve; what changes is which row
+holds which position. Position r is paired with position n−1−r, a hot with a cold one, and each pair
 swaps rows once, at a hashed time spread evenly over dataset length / `rate`. So over the
-dataset a share `rate` of the ranks changes owner, and the hottest K rows at its start
+dataset a share `rate` of the positions changes owner, and the hottest K rows at its start
 and at its end have a share 1 − rate in common, for every K up to half the table.
 """
 

@@ -1,12 +1,12 @@
-"""Compiled inner loops: skewed ranks, scattered rows and session lengths, in constant memory.
+"""Compiled inner loops: skewed positions, scattered rows and session lengths, in constant memory.
 
 Every random number is a hash of (key, sample, position), so what a sample holds
 depends on nothing but the seed: not on chunk sizes, not on the samples before it.
 
-* Zipf–Mandelbrot ranks by rejection-inversion (W. Hörmann, G. Derflinger, "Rejection-
+* Zipf–Mandelbrot positions by rejection-inversion (W. Hörmann, G. Derflinger, "Rejection-
   inversion to generate variates from monotone discrete distributions", 1996): no table
   of probabilities, so a table of a billion rows costs as much as one of ten.
-* Rank → row by a Feistel network with cycle walking: a bijection on any [0, n) that
+* Position → row by a Feistel network with cycle walking: a bijection on any [0, n) that
   scatters like a random permutation. An affine map would spread the hot rows evenly
   over every block of rows, which hashed ids never do.
 """
@@ -47,7 +47,7 @@ class ZipfShape(NamedTuple):
 
 
 def zipf_shape(n: int, exponent: float, shift: float = 0.0) -> ZipfShape:
-    """Prepare to draw ranks of a Zipf–Mandelbrot distribution."""
+    """Prepare to draw positions of a Zipf–Mandelbrot distribution."""
     assert n >= 1
     assert exponent >= 0
     assert shift >= 0
@@ -103,7 +103,7 @@ def _unit(state: np.uint64) -> float:
 
 @compiled
 def fill_zipf(out: Ints, offsets: Ints, start: int, key: np.uint64, shape: ZipfShape) -> None:
-    """Fill `out` with ranks 0..n−1; sample `start + i` owns out[offsets[i]:offsets[i+1]]."""
+    """Fill `out` with positions 0..n−1; sample `start + i` owns out[offsets[i]:offsets[i+1]]."""
     for i in range(len(offsets) - 1):
         state = _stream(key, start + i)
         for j in range(offsets[i], offsets[i + 1]):
@@ -111,22 +111,22 @@ def fill_zipf(out: Ints, offsets: Ints, start: int, key: np.uint64, shape: ZipfS
                 state += _STEP
                 area = shape.last + _unit(state) * (shape.first - shape.last)
                 x = _area_inverse(area, shape.exponent) - shape.shift
-                rank = min(max(int(x + 0.5), 1), shape.n)
-                if rank - x <= shape.squeeze:
+                position = min(max(int(x + 0.5), 1), shape.n)
+                if position - x <= shape.squeeze:
                     break
-                y = rank + shape.shift
+                y = position + shape.shift
                 if area >= _area(y + 0.5, shape.exponent) - _height(y, shape.exponent):
                     break
-            out[j] = rank - 1
+            out[j] = position - 1
 
 
 @compiled
 def fill_steps(
     out: Ints, offsets: Ints, start: int, key: np.uint64, mass: Floats, stops: Ints
 ) -> None:
-    """Fill `out` with ranks of a distribution that is constant inside each bucket.
+    """Fill `out` with positions of a distribution that is constant inside each bucket.
 
-    `mass` is cumulative and ends at 1; bucket b holds the ranks stops[b]..stops[b+1].
+    `mass` is cumulative and ends at 1; bucket b holds the positions stops[b]..stops[b+1].
     """
     for i in range(len(offsets) - 1):
         state = _stream(key, start + i)
@@ -162,10 +162,10 @@ def fill_rounded(out: Ints, start: int, key: np.uint64, mean: float) -> None:
 
 
 @compiled
-def _permute(rank: np.uint64, low_bits: np.uint64, high_bits: np.uint64, key: np.uint64) -> Any:
+def _permute(position: np.uint64, low_bits: np.uint64, high_bits: np.uint64, key: np.uint64) -> Any:
     """One pass of the Feistel network over low_bits + high_bits bits."""
     low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << high_bits) - _ONE
-    low, high = rank & low_mask, rank >> low_bits
+    low, high = position & low_mask, position >> low_bits
     for _ in range(_ROUNDS):
         key += _STEP
         low ^= _half(high, key) & low_mask
@@ -183,38 +183,38 @@ def _half(word: np.uint64, key: np.uint64) -> np.uint64:
 
 
 @compiled
-def scatter(ranks: Ints, n: int, key: np.uint64) -> None:
-    """Turn ranks into rows in place by a seeded bijection on [0, n)."""
+def scatter(positions: Ints, n: int, key: np.uint64) -> None:
+    """Turn positions into rows in place by a seeded bijection on [0, n)."""
     bits = _ZERO
     while (_ONE << bits) < np.uint64(n):
         bits += _ONE
     low_bits = max(bits >> _ONE, _ONE)
     high_bits = max(bits - low_bits, _ONE)
-    for i in range(len(ranks)):
-        row = _permute(np.uint64(ranks[i]), low_bits, high_bits, key)
+    for i in range(len(positions)):
+        row = _permute(np.uint64(positions[i]), low_bits, high_bits, key)
         while row >= np.uint64(n):  # walk the cycle until it is back in the table
             row = _permute(row, low_bits, high_bits, key)
-        ranks[i] = np.int64(row)
+        positions[i] = np.int64(row)
 
 
 @compiled
-def hash_rows(ranks: Ints, n: int, key: np.uint64) -> None:
-    """Turn ranks into rows in place by hashing: ranks may collide, rows may stay unused."""
-    for i in range(len(ranks)):
-        ranks[i] = np.int64(mix(key + np.uint64(ranks[i]) * _SAMPLE) % np.uint64(n))
+def hash_rows(positions: Ints, n: int, key: np.uint64) -> None:
+    """Turn positions into rows in place by hashing: positions may collide, rows may stay unused."""
+    for i in range(len(positions)):
+        positions[i] = np.int64(mix(key + np.uint64(positions[i]) * _SAMPLE) % np.uint64(n))
 
 
 @compiled
-def swap_ranks(
-    ranks: Ints, offsets: Ints, start: int, key: np.uint64, n: int, swapped_per_sample: float
+def swap_positions(
+    positions: Ints, offsets: Ints, start: int, key: np.uint64, n: int, swapped_per_sample: float
 ) -> None:
-    """Let rank r and rank n−1−r change places, in place, each pair from its own sample on.
+    """Let position r and position n−1−r change places, in place, each pair from its own sample on.
 
     After s samples a share s · swapped_per_sample of the pairs has changed places.
     """
     for i in range(len(offsets) - 1):
         swapped = (start + i) * swapped_per_sample
         for j in range(offsets[i], offsets[i + 1]):
-            partner = n - 1 - ranks[j]
-            if _unit(_stream(key, min(ranks[j], partner))) < swapped:
-                ranks[j] = partner
+            partner = n - 1 - positions[j]
+            if _unit(_stream(key, min(positions[j], partner))) < swapped:
+                positions[j] = partner

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 
-_EXACT = 1024  # ranks that are added one by one; behind them sums are integrals
+_EXACT = 1024  # positions that are added one by one; behind them sums are integrals
 
 
 class ZipfMass:
     """p(k) ∝ (k + shift)^−exponent for k = 1..n, with any n at the same price.
 
-    The first ranks are summed exactly. Behind them Euler–Maclaurin about the midpoints,
+    The first positions are summed exactly. Behind them Euler–Maclaurin about the midpoints,
     Σ f(k) = ∫ f − [f′]/24 + …, leaves an error below 1e-12 of the sum.
     """
 
@@ -24,22 +24,22 @@ class ZipfMass:
 
     @cached_property
     def _head(self) -> Floats:
-        ranks = np.arange(1, min(self.n, _EXACT) + 1)
-        return np.concatenate(([0.0], np.cumsum((ranks + self.shift) ** -self.exponent)))
+        positions = np.arange(1, min(self.n, _EXACT) + 1)
+        return np.concatenate(([0.0], np.cumsum((positions + self.shift) ** -self.exponent)))
 
-    def share(self, ranks: Floats) -> Floats:
-        """Share of all mass that the hottest `ranks` values take; between ranks it is concave."""
-        ranks = np.asarray(ranks, dtype=np.float64)
-        return self._sum(ranks) / self._sum(np.array(float(self.n)))
+    def share(self, positions: Floats) -> Floats:
+        """Share of all mass that the hottest `positions` values take; between positions it is concave."""
+        positions = np.asarray(positions, dtype=np.float64)
+        return self._sum(positions) / self._sum(np.array(float(self.n)))
 
-    def _sum(self, ranks: Floats) -> Floats:
-        head = np.interp(ranks, np.arange(len(self._head)), self._head)
-        return head + np.where(ranks > _EXACT, self._tail(np.maximum(ranks, _EXACT)), 0.0)
+    def _sum(self, positions: Floats) -> Floats:
+        head = np.interp(positions, np.arange(len(self._head)), self._head)
+        return head + np.where(positions > _EXACT, self._tail(np.maximum(positions, _EXACT)), 0.0)
 
-    def _tail(self, ranks: Floats) -> Floats:
-        """Σ f(k) from the end of the head to `ranks`."""
+    def _tail(self, positions: Floats) -> Floats:
+        """Σ f(k) from the end of the head to `positions`."""
         a = self.exponent
-        low, high = _EXACT + 0.5 + self.shift, ranks + 0.5 + self.shift
+        low, high = _EXACT + 0.5 + self.shift, positions + 0.5 + self.shift
         span = np.log(high / low)
         steps = (1 - a) * span
         # ∫ t^−a from low to high, written so that a = 1 is no exception.

@@ -243,7 +243,7 @@ def sums_of_devices(tables: FlatTables) -> tuple[Floats, Floats]:
 
 
 def _widths(stats: TableStats) -> Floats:
-    rest = stats.table.num_embeddings - stats.curve.ranks
+    rest = stats.table.num_embeddings - stats.curve.positions
     return np.append(stats.curve.widths, rest).astype(np.float64)
 
 

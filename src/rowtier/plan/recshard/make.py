@@ -225,7 +225,7 @@ class RecShardProblem:
         if bound.reason == "tried":
             return "whole tables: every placement was tried"
         fast = tiers_by_speed(self.cluster)[0].name
-        read = sum(p.stats.curve.ranks * p.stats.table.stored_row_bytes for p in self.parts)
+        read = sum(p.stats.curve.positions * p.stats.table.stored_row_bytes for p in self.parts)
         if read > int(self.machine.sizes[0]) * self.machine.devices:
             cost = step_cost(bands, self.profile, self.cluster)
             return binding(cost, fast, f"{fast} of all devices", self.options.reserved)

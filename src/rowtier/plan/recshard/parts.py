@@ -50,7 +50,7 @@ def item_of(part: TablePart, profile: Profile, devices: int) -> Item:
     lookups = profile.lookups_per_step(stats) * devices
     rates = stats.curve.probabilities * (lookups * width * table.item_bytes)
     stops = stats.curve.stops
-    if part.start > 0 or part.stop < stats.curve.ranks:
+    if part.start > 0 or part.stop < stats.curve.positions:
         stops = np.clip(stops, part.start, part.stop) - part.start
         kept = np.diff(stops, prepend=0) > 0
         stops, rates = stops[kept], rates[kept]

@@ -109,7 +109,7 @@
   // ---- curves -------------------------------------------------------------------------
   const points = (index) => {
     const { shares, points: n } = data.curves, rows = tables[index].rows;
-    return shares[index].map((share, i) => ({ rank: Math.pow(rows, i / (n - 1)), share: share / 1e4 }));
+    return shares[index].map((share, i) => ({ position: Math.pow(rows, i / (n - 1)), share: share / 1e4 }));
   };
   const bands = (index) => {
     let start = 0;
@@ -227,8 +227,8 @@
 
   // ---- downloads ----------------------------------------------------------------------
   const curveSheet = () => ({
-    columns: ["table", "rank", "share"],
-    rows: tables.flatMap((table, index) => points(index).map((point) => [table.table, Number(point.rank.toPrecision(6)), point.share])),
+    columns: ["table", "position", "share"],
+    rows: tables.flatMap((table, index) => points(index).map((point) => [table.table, Number(point.position.toPrecision(6)), point.share])),
   });
   const sheetOf = (name) => (name === "curves" ? curveSheet() : data.sheets[name]);
   // A cell that starts like a formula is kept a text in spreadsheets.

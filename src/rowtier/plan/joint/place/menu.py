@@ -57,7 +57,7 @@ class Menu:
         known, choosing_s, _ = pricing.seconds(stats, tables.weights, cut=False)
         costs, shelf = known.costs, known.shelf
         # Rows that are never looked up are a bucket of their own, if there are any.
-        idle = stats.curve.ranks < stats.table.num_embeddings
+        idle = stats.curve.positions < stats.table.num_embeddings
         stops = np.append(stats.curve.stops, [stats.table.num_embeddings] * idle)
         here = slice(int(tables.first[index]), int(tables.first[index]) + len(stops))
         mass, lookups = tables.mass[here], tables.widths[here] * tables.mass[here]

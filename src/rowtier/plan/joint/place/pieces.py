@@ -267,7 +267,7 @@ def dealt_mass(rows: PlacedRows, buckets: int, members: int) -> Floats:
     curve, stops, mass = rows.menu.stats.curve, rows.menu.stops, np.zeros(members)
     for first, last, home in owned_runs(rows, buckets):
         start = int(stops[first - 1]) if first else 0
-        if start < curve.ranks:  # rows after that are never looked up
+        if start < curve.positions:  # rows after that are never looked up
             band = Band(
                 start=start,
                 stop=int(stops[last - 1]),
