@@ -21,7 +21,6 @@ ratio; `planning_cpu_s` is its processor time. `cpu_ms` is that of a step, of on
 
 from __future__ import annotations
 
-import statistics
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +29,7 @@ from _job import run_ranks
 from _trainer import machine
 
 from living_parts.race import ORACLE, PILOT, STATIC, TURN, Race, raced
+from living_parts.settled import settled_s
 from living_parts.streams import Stream, streams
 from rowtier import make_plan
 
@@ -70,7 +70,9 @@ def _measured(stream: Stream, batch_size: int, least_every: int) -> Row:
     found = run_ranks(RANKS, raced, race)[0]
     turns, extra_s = found["turns_s"], {PILOT: found["checks_s"]}
     whole = {name: sum(times) + extra_s.get(name, 0.0) for name, times in turns.items()}
-    seconds = {name: _settled(times) + extra_s.get(name, 0.0) for name, times in turns.items()}
+    seconds = {
+        name: settled_s(times, NEIGHBOURS) + extra_s.get(name, 0.0) for name, times in turns.items()
+    }
     return {
         "data": stream.name,
         "steps": steps,
@@ -89,12 +91,6 @@ def _measured(stream: Stream, batch_size: int, least_every: int) -> Row:
         "moves": sum(decision["moved"] for decision in found["decisions"]),
         "decisions": [_short(decision) for decision in found["decisions"]],
     }
-
-
-def _settled(turns: list[float]) -> float:
-    """Seconds of all turns, if each took what is usual among its neighbours."""
-    parts = [turns[start : start + NEIGHBOURS] for start in range(0, len(turns), NEIGHBOURS)]
-    return sum(len(part) * statistics.median(part) for part in parts)
 
 
 def _short(decision: Row) -> Row:
