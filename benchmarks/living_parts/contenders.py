@@ -21,6 +21,7 @@ ratio; `planning_cpu_s` is its processor time. `cpu_ms` is that of a step, of on
 
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -44,7 +45,10 @@ Row = dict[str, Any]
 def measure(quick: bool) -> Measured:
     """All data."""
     least = QUICK_EVERY if quick else LEAST_EVERY
-    rows = [_measured(*pair, least) for pair in streams(quick)]
+    rows = []
+    for stream, batch_size in streams(quick):
+        rows.append(_measured(stream, batch_size, least))
+        print(f"{stream.name}: {rows[-1]}", file=sys.stderr, flush=True)
     static = {row["data"]: row["vs_static"] for row in rows}
     figures = {
         "autopilot_vs_static_drift": static["drift"],
