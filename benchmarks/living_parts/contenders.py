@@ -21,7 +21,7 @@ ratio; `planning_cpu_s` is its processor time. `cpu_ms` is that of a step, of on
 
 from __future__ import annotations
 
-import statistics
+import sys
 from itertools import pairwise
 from typing import Any
 
@@ -30,6 +30,7 @@ from harness.ranks import run_ranks
 from harness.trainer import machine
 
 from living_parts.race import ORACLE, PILOT, STATIC, TURN, Race, raced
+from living_parts.settled import settled_s
 from living_parts.streams import Stream, streams
 from rowtier import make_plan
 
@@ -44,7 +45,10 @@ Row = dict[str, Any]
 def measure(quick: bool) -> Measured:
     """All data."""
     least = QUICK_EVERY if quick else LEAST_EVERY
-    rows = [_measured(*pair, least) for pair in streams(quick)]
+    rows = []
+    for stream, batch_size in streams(quick):
+        rows.append(_measured(stream, batch_size, least))
+        print(f"{stream.name}: {rows[-1]}", file=sys.stderr, flush=True)
     static = {row["data"]: row["vs_static"] for row in rows}
     figures = {
         "autopilot_vs_static_drift": static["drift"],
@@ -70,7 +74,9 @@ def _measured(stream: Stream, batch_size: int, least_every: int) -> Row:
     found = run_ranks(RANKS, raced, race)[0]
     turns, extra_s = found["turns_s"], {PILOT: found["checks_s"]}
     whole = {name: sum(times) + extra_s.get(name, 0.0) for name, times in turns.items()}
-    seconds = {name: _settled(times) + extra_s.get(name, 0.0) for name, times in turns.items()}
+    seconds = {
+        name: settled_s(times, NEIGHBOURS) + extra_s.get(name, 0.0) for name, times in turns.items()
+    }
     return {
         "data": stream.name,
         "steps": steps,
@@ -89,12 +95,6 @@ def _measured(stream: Stream, batch_size: int, least_every: int) -> Row:
         "moves": sum(decision["moved"] for decision in found["decisions"]),
         "decisions": [_short(decision) for decision in found["decisions"]],
     }
-
-
-def _settled(turns: list[float]) -> float:
-    """Seconds of all turns, if each took what is usual among its neighbours."""
-    parts = [turns[start : start + NEIGHBOURS] for start in range(0, len(turns), NEIGHBOURS)]
-    return sum(len(part) * statistics.median(part) for part in parts)
 
 
 def _short(decision: Row) -> Row:

@@ -1,9 +1,10 @@
 """What saves and deltas cost while two ranks train: time lost, and bytes.
 
-Steps are timed in blocks, in turns without a save, with one that training waits for, and with one
-that is written behind it. `async_save_stall` is the time that a block with the last kind takes
-longer, over what a save takes that is waited for; `delta_save_stall` the same if it holds only what
-changed. `delta_bytes_over_changed_rows`: bytes of a delta's folder over those of its rows and ids.
+Steps are timed in blocks, in turns without a save and with one that is written behind them.
+`async_save_stall` is the time that a block with a save takes longer, its call included, over what a
+save takes that is waited for; `delta_save_stall` the same if it holds only what changed. Steps of a
+block are added up from the medians of every five. `delta_bytes_over_changed_rows`: bytes of a
+delta's folder over those of its rows and ids.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +20,12 @@ import numpy as np
 from harness.form import Measured
 from harness.ranks import run_ranks
 
+from living_parts.settled import settled_s
+
 RANKS, DIM, BATCH = 2, 64, 512
 ROWS, QUICK_ROWS = 2**18, 2**14  # of each of two tables, with as much state: 256 MiB together
 IDS = 20  # a sample and table
-ROUNDS, QUICK_ROUNDS = 7, 3
+ROUNDS, QUICK_ROUNDS, NEIGHBOURS = 7, 3, 5
 
 
 def measure(quick: bool) -> Measured:
@@ -75,14 +79,17 @@ class _Trained:
         self.embeddings = ShardedEmbeddings(plan_of(rows, DIM, RANKS), Adagrad(0.01), deltas=True)
         self.parts = parts_of(self.embeddings, 0)
 
-    def steps(self, count: int) -> None:
+    def steps(self, count: int) -> list[float]:
+        """Train; seconds of each step."""
         import torch
 
-        lengths = torch.full((BATCH,), IDS)
+        lengths, times = torch.full((BATCH,), IDS), [time.perf_counter()]
         for _ in range(count):
             batch = {name: (torch.from_numpy(self._ids()), lengths) for name in ("a", "b")}
             sum(found.sum() for found in self.embeddings(batch).values()).backward()
             self.embeddings.optimizer.step()
+            times.append(time.perf_counter())
+        return [stop - start for start, stop in pairwise(times)]
 
     def _ids(self) -> Any:
         return (self.rows * self.random.random(BATCH * IDS) ** 4).astype(np.int64)
@@ -117,10 +124,10 @@ class _Trained:
         blocks: dict[str, list[float]] = {"none": [], "behind": [], "delta behind": []}
         calls: dict[str, list[float]] = {"behind": [], "delta behind": []}
         for _ in range(rounds):
-            blocks["none"].append(self.timed(self.steps, count)[0])
+            blocks["none"].append(settled_s(self.steps(count), NEIGHBOURS))
             for kind in calls:
-                seconds, call_s = self.timed(self._block, count, kind)
-                blocks[kind].append(seconds)
+                call_s, seconds = self._block(count, kind)
+                blocks[kind].append(call_s + seconds)
                 calls[kind].append(call_s)
             waited.append(self.timed(self.save)[0])
         waited_delta = []
@@ -132,14 +139,12 @@ class _Trained:
             "steps": count, "delta_ratio": self._delta_ratio(),
         }  # fmt: skip
 
-    def _block(self, count: int, kind: str) -> float:
-        """Steps behind which a save is written; the seconds that the call itself took."""
-        began = time.perf_counter()
-        pending = self.save(wait=False, delta_of=kind != "behind")
-        call_s = time.perf_counter() - began
-        self.steps(count)
+    def _block(self, count: int, kind: str) -> tuple[float, float]:
+        """Steps behind which a save is written: seconds of the call, and of the steps."""
+        call_s, pending = self.timed(self.save, wait=False, delta_of=kind != "behind")
+        times = self.steps(count)
         pending.wait()
-        return call_s
+        return call_s, settled_s(times, NEIGHBOURS)
 
     def _delta_ratio(self) -> float:
         from rowtier import Delta

@@ -12,6 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 from harness.form import Measured  # noqa: E402
 from living import GOALS, PARTS, measure  # noqa: E402
+from living_parts.settled import settled_s  # noqa: E402
 
 
 def test_every_part_can_be_run() -> None:
@@ -35,6 +36,11 @@ def test_parts_are_told_apart_and_their_figures_come_together(
     ]
     seconds = {"counts_seconds", "migration_seconds"}
     assert found.figures.keys() == {"counts_overhead", "migrate_time_error"} | seconds
+
+
+def test_single_steps_that_were_stopped_do_not_count_and_slow_times_do() -> None:
+    usual, slow = [1.0] * 19 + [100.0], [3.0] * 20
+    assert settled_s([*usual, *slow, 3.0], 20) == 20 + 60 + 3
 
 
 def test_three_contenders_train_a_stream_that_drifts_and_one_decides_at_checks() -> None:
