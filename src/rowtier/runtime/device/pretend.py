@@ -12,10 +12,10 @@ torch takes one such device a process, for good, so cases run in a process of th
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
-import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
@@ -155,11 +155,13 @@ def _note(func: Any) -> None:
 
 def _where() -> str:
     """The line outside of torch, of this file and of what copies for others that is being run."""
-    for frame in reversed(traceback.extract_stack()):
-        name = frame.filename
+    frame = inspect.currentframe()
+    while frame is not None:
+        name = frame.f_code.co_filename
         through = name == __file__ or name.endswith("/device/side.py")
         if not through and "/torch/" not in name and not name.startswith("<"):
-            return f"{name.rsplit('/', 1)[-1]}:{frame.lineno}"
+            return f"{name.rsplit('/', 1)[-1]}:{frame.f_lineno}"
+        frame = frame.f_back
     return "unknown"
 
 

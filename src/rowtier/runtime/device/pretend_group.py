@@ -17,6 +17,8 @@ from rowtier.runtime.device.pretend import NAME, PretendTensor, install
 from rowtier.runtime.device.side import DeviceSide
 from rowtier.runtime.kernels.plain import PlainKernels
 
+_PATIENCE = timedelta(seconds=60)
+
 
 class PretendSide(DeviceSide):
     """The pretend accelerator, with torch's own operations as kernels."""
@@ -26,11 +28,7 @@ class PretendSide(DeviceSide):
 
     def meet(self, group: dist.ProcessGroup | None) -> dist.ProcessGroup | None:
         """A group of the same ranks that carries what lies there; all of them call this."""
-        if group is None:
-            return None
-        _register()
-        ranks = dist.get_process_group_ranks(group)
-        return dist.new_group(ranks, backend=NAME, use_local_synchronization=True)
+        return None if group is None else _beside(group)
 
 
 class PretendGroup(dist.ProcessGroup):  # type: ignore[misc]
@@ -57,8 +55,10 @@ class PretendGroup(dist.ProcessGroup):  # type: ignore[misc]
 
 
 @cache
-def _register() -> None:
-    def make(store: dist.Store, rank: int, size: int, timeout: timedelta) -> PretendGroup:
-        return PretendGroup(store, rank, size, timeout)
-
-    dist.Backend.register_backend(NAME, make, devices=[NAME])
+def _beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """One for each group; torch would number them, and ranks may have made others before."""
+    ranks = "-".join(map(str, dist.get_process_group_ranks(group)))
+    store = dist.PrefixStore(f"{NAME}/{ranks}", dist.distributed_c10d._get_default_store())
+    number = store.add(f"groups of rank {dist.get_rank(group)}", 1)
+    store = dist.PrefixStore(str(number), store)
+    return PretendGroup(store, dist.get_rank(group), dist.get_world_size(group), _PATIENCE)

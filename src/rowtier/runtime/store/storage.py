@@ -198,9 +198,8 @@ class Shard:
 
     def values(self, slots: Ints) -> Array:
         """Rows in fp32, beside their gradients."""
-        rows, places = self._where(slots)
         found = self.side.empty(len(slots), self.piece.width)
-        self.side.kernels.gather(rows, places, found, self.side.every(len(slots)), 0)
+        self.gather(slots, found, np.arange(len(slots)))
         return found
 
     def _where(self, slots: Ints) -> tuple[Array, Array]:
