@@ -41,7 +41,7 @@ _LEAST_GAIN = 1e-6  # of a step, that another round must bring
 
 
 @dataclass(frozen=True, eq=False)
-class Side:
+class PairSide:
     """Placements of one of two tables, and what a step takes with each and nothing of the other."""
 
     places: Ints
@@ -49,7 +49,7 @@ class Side:
     even_s: Floats  # if every holder had as much to do, and rounds took no time
     rounds_s: Floats
 
-    def with_any_of(self, other: Side, nothing_s: float) -> Floats:
+    def with_any_of(self, other: PairSide, nothing_s: float) -> Floats:
         """What a step takes at least with each of these and each of another's.
 
         Bytes of both add up, and the slowest holder has no less to do than the mean one.
@@ -179,7 +179,7 @@ class Search:
                     loads[index] = spaces[index].whole_load(now[index])
         return best
 
-    def _promising(self, rest: Load, loads: Load, is_known: bool, best: float) -> Side:
+    def _promising(self, rest: Load, loads: Load, is_known: bool, best: float) -> PairSide:
         """Placements of a table that are worth trying with some of another's."""
         alone = self._values(rest + loads)
         order = np.argsort(alone, kind="stable")[: max(1, np.count_nonzero(alone < best))]
@@ -195,7 +195,7 @@ class Search:
         some = rest + chosen(loads, places)
         even_s = self._even_s(some)
         still_s = self._even_s(replace(some, rounds=some.rounds * 0.0))
-        return Side(places, alone[places], still_s, even_s - still_s)
+        return PairSide(places, alone[places], still_s, even_s - still_s)
 
     def _even_s(self, loads: Load) -> Floats:
         """Seconds of a step if every holder had as much to do."""
