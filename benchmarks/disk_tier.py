@@ -190,7 +190,7 @@ def _row(workload: str, batch: int, name: str, result: Result) -> Row:
         "disk_ms": None if mapped else 1e3 * result.by_rank("disk_s")[0],
         "samples_per_s": batch / result.step_s,
         "slow_reads": None if mapped else result.counts["slow_reads"],
-        "slow_rows": None if mapped else sum(result.counts["slow_rows_by_rank"]),
+        "slow_rows": None if mapped else sum(result.counts["slow_rows_by_position"]),
         "pages_read": result.by_rank("pages")[0],
         "memory_bound_by": result.bound,
     }

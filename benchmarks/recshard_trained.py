@@ -139,7 +139,7 @@ def scores(plan: rowtier.Plan, profile: rowtier.Profile) -> Row:
 
 def measured(result: Result, batch: int) -> Row:
     """What training showed, per step."""
-    busy, slow = result.by_rank("busy_s"), result.counts["slow_rows_by_rank"]
+    busy, slow = result.by_rank("busy_s"), result.counts["slow_rows_by_position"]
     return {
         "samples_per_s": len(busy) * batch / result.step_s,
         "step_ms": 1e3 * result.step_s,

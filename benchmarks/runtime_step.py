@@ -62,7 +62,7 @@ def zipf_ids(
 ) -> Any:
     """Zipf-distributed row ids; hot rows lie anywhere in the table."""
     cdf = _zipf(alpha, rows)
-    return _rows_by_rank(table, rows)[np.searchsorted(cdf, random.random(size) * cdf[-1])]
+    return _rows_by_position(table, rows)[np.searchsorted(cdf, random.random(size) * cdf[-1])]
 
 
 @cache
@@ -71,7 +71,7 @@ def _zipf(alpha: float, rows: int) -> Any:
 
 
 @cache
-def _rows_by_rank(table: int, rows: int) -> Any:
+def _rows_by_position(table: int, rows: int) -> Any:
     return np.random.default_rng(table).permutation(rows)
 
 

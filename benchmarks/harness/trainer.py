@@ -148,7 +148,7 @@ class Trainer:
         rows = bands.rows[:, slow]
         return {
             "slow_reads": float(rows[:, :, 0].sum()) / totals.steps,
-            "slow_rows_by_rank": (rows[:, :, 2].sum(axis=1) / totals.steps).tolist(),
+            "slow_rows_by_position": (rows[:, :, 2].sum(axis=1) / totals.steps).tolist(),
         }
 
 

@@ -176,7 +176,7 @@ def test_two_ranks_train_and_count_the_lookups_of_what_lies_on_disk(model, profi
         )
         for number in (1, 2)
     ]
-    assert sum(found.counts["slow_rows_by_rank"]) == sum(per_step) / 2
+    assert sum(found.counts["slow_rows_by_position"]) == sum(per_step) / 2
 
 
 @pytest.mark.xdist_group("tiers")

@@ -14,8 +14,9 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.step import step_cost
 from rowtier.plan.constraints import Constraints
 from rowtier.plan.joint.bound import least_of
-from rowtier.plan.joint.make import SURELY, Planning
+from rowtier.plan.joint.make import Planning
 from rowtier.plan.joint.place.make import Maker
+from rowtier.plan.joint.rivals import SURELY, Rivals
 from rowtier.plan.joint.space import TableSpace
 from rowtier.plan.options import PlanOptions
 from rowtier.work import Work
@@ -89,11 +90,11 @@ def test_cold_rows_get_no_band_of_their_own_where_bands_take_work() -> None:
 def test_methods_that_are_surely_slower_do_not_place_all_tables() -> None:
     profile = _half_cold()
     cluster = _two(profile, 1.0)
-    planning = Planning(profile, cluster, PlanOptions())
+    rivals = Rivals(profile, cluster, PlanOptions(), CostOptions())
     least = least_of(profile, cluster, PlanOptions(), CostOptions())
     others = {"row-wise", "row-wise-coalesced", "table-wise", "recshard", "sca"}
-    assert others <= set(planning._hopeful(least, np.inf))
-    assert not list(planning._hopeful(least, 0.1 * least.seconds))
+    assert others <= set(rivals.hopeful(np.inf, least.without_owners_s))
+    assert not list(rivals.hopeful(0.1 * least.seconds, least.without_owners_s))
 
 
 def test_placements_of_a_table_take_the_work_that_their_bands_take() -> None:

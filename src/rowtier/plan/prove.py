@@ -12,7 +12,7 @@ are read most per byte. Where tables stay whole, bounds have other reasons and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -20,9 +20,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from rowtier.band import Band
 from rowtier.cluster import Cluster
-from rowtier.cost.amounts import whole_bytes
 from rowtier.cost.memory import output_bytes
 from rowtier.cost.terms import row_terms
 from rowtier.cost.time import link_s_per_byte
@@ -34,8 +32,17 @@ from rowtier.plan.prove_facts import (
     attached_level,
     capacity_bytes,
     form_mistakes,
-    memories,
     pooled_s,
+    saves_when_cut,
+)
+from rowtier.plan.prove_ways import (
+    KeptRow,
+    RoundsNeeded,
+    allows,
+    every_way,
+    rounds_of,
+    waits_s,
+    wide_levels,
 )
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import TableStats
@@ -89,36 +96,6 @@ def proof_mistakes(plan: Plan) -> Iterator[Mistake]:
         yield Mistake("prices", None, "on RecShard's objective there are none; plan again")
 
 
-@dataclass(frozen=True)
-class _Kept:
-    """A way to keep a row: a band of one row, which kind of holder has it, and in which memory."""
-
-    band: Band
-    kind: int  # 0: a device; else which servers
-    memory: int
-    attached: int  # level that its holder hangs at, 0 for a device
-    level: int  # of its scope
-
-    @property
-    def owner(self) -> tuple[int, int] | None:
-        """Level and kind of owners, if they send partial sums."""
-        return (self.level, self.kind) if self.band.exchange == "sums" else None
-
-
-@dataclass(frozen=True)
-class _Rounds:
-    """How far anybody asks, and from which level on copies meet; 0: not at all."""
-
-    asked: int
-    met: int
-    relayed: bool  # rows pass from gateway to gateway
-
-    def lacks(self, kind: str) -> bool:
-        """Whether there are no rounds of a kind."""
-        has = {"exchange": self.asked > 0, "gateways": self.relayed, "copies": self.met > 0}
-        return not has.get(kind, False)
-
-
 @dataclass(frozen=True, eq=False)
 class _Check:
     """One proof against everything that a band can say."""
@@ -139,19 +116,21 @@ class _Check:
         """The least over what rounds a plan may have; of each the best that any prices prove."""
         every = range(len(self._levels))
         least = np.inf
-        for rounds in (_Rounds(*facts) for facts in product(every, every, (True, False))):
+        for rounds in (RoundsNeeded(*facts) for facts in product(every, every, (True, False))):
             if rounds.lacks(without) and self._exists(rounds):
-                known = [s for other, s in self._proved if _allows(other, rounds)]
+                known = [s for other, s in self._proved if allows(other, rounds)]
                 least = min(least, max(known) + self._fixed_s(rounds))
         return max(0.0, float(least) * (1 - 1e-9)) if least < np.inf else None
 
     @cached_property
-    def _proved(self) -> list[tuple[_Rounds, float]]:
+    def _proved(self) -> list[tuple[RoundsNeeded, float]]:
         """What each case proves, but for the rounds."""
         levels = self._levels
-        cases = [(_Rounds(len(levels) - 1, int(self._trains), True), np.array(self.proof.prices))]
+        cases = [
+            (RoundsNeeded(len(levels) - 1, int(self._trains), True), np.array(self.proof.prices))
+        ]
         for case in self.proof.cases:
-            rounds = _Rounds(levels.index(case.widest), levels.index(case.meets), case.relayed)
+            rounds = RoundsNeeded(levels.index(case.widest), levels.index(case.meets), case.relayed)
             cases.append((rounds, np.array(case.prices)))
         capacity = np.array(capacity_bytes(self.plan))
         worth = np.array([prices @ capacity for _, prices in cases])
@@ -177,7 +156,7 @@ class _Check:
         tables = [(stats.curve, stats.table.num_embeddings) for stats in self.plan.profile.stats]
         return any(c.positions < rows or not c.probabilities.all() for c, rows in tables)
 
-    def _exists(self, rounds: _Rounds) -> bool:
+    def _exists(self, rounds: RoundsNeeded) -> bool:
         """Whether some rows have just these rounds, and every row that is looked up has a home."""
         own = self._own_rounds
         asked, met = {r.asked for r in own} | {0}, {r.met for r in own} | {0}
@@ -186,43 +165,17 @@ class _Check:
         if rounds.relayed and not any(r.relayed for r in own):
             return False
         return not any(s.lookups for s in self.plan.profile.stats) or any(
-            _allows(rounds, one) for one in own
+            allows(rounds, one) for one in own
         )
 
     @cached_property
-    def _own_rounds(self) -> list[_Rounds]:
+    def _own_rounds(self) -> list[RoundsNeeded]:
         """The rounds of every way there is."""
-        return [self._rounds(kept) for kept in self._ways()]
+        return [self._rounds(kept) for kept in every_way(self.plan.cluster)]
 
-    def _ways(self, exchanges: Sequence[Exchange] = EXCHANGES) -> Iterator[_Kept]:
-        """Every way that the fields of a band can say, but for those that cannot be better.
-
-        Who of a kind holds a row, in which order, makes no difference to the mean; `coalesced` and
-        `staged` say nothing of sums that would make them fewer, and nothing says anything of how
-        a copy on every device is sent.
-        """
-        cluster = self.plan.cluster
-        for memory, (tier, kind, attached) in enumerate(memories(cluster)):
-            for scope, sync in product(cluster.scopes, ("dense", "sparse")):
-                level = cluster.level_of(scope)
-                if attached > level:
-                    continue
-                member = 0 if kind == 0 else _first_place(cluster, kind, level)
-                base = Band(
-                    start=0, stop=1, scope=scope, tier=tier.name, members=(member,), sync=sync
-                )
-                for rows in ({}, {"coalesced": True}, {"coalesced": True, "staged": True}):
-                    if level and "rows" not in exchanges:
-                        break
-                    if level > 1 or "staged" not in rows:
-                        yield _Kept(base.model_copy(update=rows), kind, memory, attached, level)
-                if "sums" in exchanges and level:
-                    sums = base.model_copy(update={"exchange": "sums"})
-                    yield _Kept(sums, kind, memory, attached, level)
-
-    def _rounds(self, kept: _Kept) -> _Rounds:
+    def _rounds(self, kept: KeptRow) -> RoundsNeeded:
         """The rounds of a way; copies that nobody changes never meet."""
-        found = _rounds(kept, self.plan.cluster)
+        found = rounds_of(kept, self.plan.cluster)
         return found if self._trains else replace(found, met=0)
 
     def _exchanges(self, table: Table) -> list[Exchange]:
@@ -233,7 +186,7 @@ class _Check:
         found = [one for one in EXCHANGES if one == "rows" or summed]
         return [one for one in found if pinned in (None, one)]
 
-    def _table_s(self, stats: TableStats, cases: list[tuple[_Rounds, Floats]]) -> Floats:
+    def _table_s(self, stats: TableStats, cases: list[tuple[RoundsNeeded, Floats]]) -> Floats:
         """The least that a table costs if each row pays for its time and for its memory."""
         cluster, table = self.plan.cluster, stats.table
         exchanges = self._exchanges(table)
@@ -242,7 +195,7 @@ class _Check:
         mass = np.append(stats.curve.probabilities, 0.0)
         whole = widths > 0
         mass, widths = mass[whole], widths[whole].astype(np.float64)
-        ways = list(self._ways(exchanges))
+        ways = list(every_way(self.plan.cluster, exchanges))
         seconds, share = self._seconds(ways, table, basis[:, whole])
         by_sums = "sums" in exchanges and bool(stats.lookups) and bool(self._owners)
         boxes = self._boxes(stats, share) if by_sums else None
@@ -253,7 +206,7 @@ class _Check:
             for kept, each in zip(ways, seconds, strict=True):
                 size = table.stored_row_bytes / cluster.group_size(kept.level)
                 cost = each + share * prices[kept.memory] * size
-                if not _allows(rounds, self._rounds(kept)):
+                if not allows(rounds, self._rounds(kept)):
                     cost = np.where(mass > 0, np.inf, cost)
                 # Where nothing is looked up there are no sums, however rows would be sent.
                 into = owned[kept.owner] if by_sums and kept.owner else fetched
@@ -266,7 +219,7 @@ class _Check:
         return np.array(found)
 
     def _seconds(
-        self, ways: list[_Kept], table: Table, basis: Floats
+        self, ways: list[KeptRow], table: Table, basis: Floats
     ) -> tuple[list[Floats], float]:
         """What a row of each way costs beside memory, and the share of it that must lie there.
 
@@ -276,7 +229,7 @@ class _Check:
         cluster = self.plan.cluster
         whole = [self._weighed(kept, table, basis, cluster) for kept in ways]
         dim = table.embedding_dim
-        if dim == 1 or not _saves_when_cut(table, cluster):
+        if dim == 1 or not saves_when_cut(table, cluster):
             return whole, 1.0
         fine = [self._weighed(kept, table, basis, self._ungrained) for kept in ways]
         asks = [
@@ -295,7 +248,7 @@ class _Check:
             found.append(np.minimum(one, other))
         return found, 1 - rest
 
-    def _weighed(self, kept: _Kept, table: Table, basis: Floats, cluster: Cluster) -> Floats:
+    def _weighed(self, kept: KeptRow, table: Table, basis: Floats, cluster: Cluster) -> Floats:
         terms = row_terms(kept.band, table, basis, cluster, self.plan.assumed)
         busy = (terms.memory_s + terms.serving_s) * self._each(kept.kind)
         sync = self.proof.sync_weight * terms.sync_s.sum(axis=0) if kept.kind == 0 else 0.0
@@ -360,7 +313,9 @@ class _Check:
     @cached_property
     def _owners(self) -> list[tuple[int, int]]:
         """Levels and kinds of owners."""
-        return sorted({kept.owner for kept in self._ways() if kept.owner is not None})
+        return sorted(
+            {kept.owner for kept in every_way(self.plan.cluster) if kept.owner is not None}
+        )
 
     @cached_property
     def senders(self) -> list[tuple[list[int], list[int]]]:
@@ -418,7 +373,7 @@ class _Check:
                 tier.pop("granularity", None)
         return Cluster.model_validate(data)
 
-    def _fixed_s(self, rounds: _Rounds) -> float:
+    def _fixed_s(self, rounds: RoundsNeeded) -> float:
         """Work of every step, and the rounds through levels that join groups."""
         cluster, profile = self.plan.cluster, self.plan.profile
         work = cluster.work
@@ -430,65 +385,11 @@ class _Check:
         if rounds.asked:
             near = cluster.levels[rounds.asked - 1].size - 1
             peers = near if rounds.relayed else near * cluster.group_size(rounds.asked - 1)
-            fixed += (1 + self._passes) * (work.round_s + _waits_s(cluster, rounds.asked, peers))
-        for level in _wide(cluster):
-            waits = _waits_s(cluster, level, cluster.levels[level - 1].size - 1)
+            fixed += (1 + self._passes) * (work.round_s + waits_s(cluster, rounds.asked, peers))
+        for level in wide_levels(cluster):
+            waits = waits_s(cluster, level, cluster.levels[level - 1].size - 1)
             if rounds.relayed and not self._idle and level <= 2 and level < rounds.asked:
                 fixed += (1 + self._passes) * (work.round_s + waits)
             if 0 < rounds.met <= level:
                 fixed += 2 * (work.round_s + self.proof.sync_weight * waits)
         return fixed
-
-
-def _first_place(cluster: Cluster, kind: int, level: int) -> int:
-    """The position of the first server of a kind in a group of a level, behind its devices."""
-    place = cluster.group_size(level)
-    for other in range(1, kind):
-        if attached_level(cluster, other) <= level:
-            inner = cluster.group_size(level) // cluster.group_size(attached_level(cluster, other))
-            place += cluster.servers[other - 1].count * inner
-    return place
-
-
-def _wide(cluster: Cluster) -> list[int]:
-    """Levels that join groups."""
-    return [number for number, level in enumerate(cluster.levels, start=1) if level.size > 1]
-
-
-def _rounds(kept: _Kept, cluster: Cluster) -> _Rounds:
-    """The rounds that a way takes part in."""
-    wide = _wide(cluster)
-    asked = [k for k in wide if k <= kept.level]
-    if kept.attached and kept.attached not in asked:
-        asked.append(kept.attached)
-    met = [k for k in wide if k > kept.level]
-    widest = max([k for k in asked if k >= kept.attached], default=0)
-    relayed = kept.band.staged and kept.band.exchange == "rows"
-    return _Rounds(widest, min(met, default=0), relayed)
-
-
-def _allows(rounds: _Rounds, other: _Rounds) -> bool:
-    """Whether plans that have no other rounds may have a way with these."""
-    meets = not other.met or 0 < rounds.met <= other.met
-    return other.asked <= rounds.asked and meets and other.relayed <= rounds.relayed
-
-
-def _waits_s(cluster: Cluster, level: int, peers: int) -> float:
-    """What a round through a level waits at least."""
-    own = cluster.levels[level - 1]
-    waits = own.latency_s + own.message_s * peers
-    # What runs beside it may take longer, but not all of it can be shorter than the mean.
-    return waits / max([len(names) for names in cluster.overlap if own.name in names], default=1)
-
-
-def _saves_when_cut(table: Table, cluster: Cluster) -> bool:
-    """Whether fewer columns move fewer bytes each, in any memory."""
-    for tier, _, _ in memories(cluster):
-        for beside in (0, 1):
-            moved = [
-                whole_bytes(n * table.item_bytes + beside * table.state_bytes(n), tier) / n
-                for n in range(1, table.embedding_dim + 1)
-            ]
-            if min(moved) < moved[-1] * (1 - 1e-12):
-                return True
-    return False

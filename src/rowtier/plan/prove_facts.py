@@ -13,10 +13,12 @@ from math import isfinite, prod
 import numpy as np
 
 from rowtier.cluster import Cluster, Tier
+from rowtier.cost.amounts import whole_bytes
 from rowtier.cost.memory import Reserve
 from rowtier.errors import Mistake
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.plan import Plan, Proof
+from rowtier.tables import Table
 
 DEAREST = 1e15  # seconds for a byte: beyond it products would overflow
 NEAREST = 1e-9  # masses that are nearer to each other say nothing but rounding errors
@@ -123,3 +125,16 @@ def _mass_mistakes(masses: tuple[tuple[float, ...], ...], dimensions: int) -> It
             yield Mistake(f"masses[{index}]", cut, "must rise from 0 to 1, so that all is covered")
     if prod(max(1, len(cut) - 1) for cut in masses) > MOST_BOXES:
         yield Mistake("masses", None, f"cut more than {MOST_BOXES} boxes; plan again")
+
+
+def saves_when_cut(table: Table, cluster: Cluster) -> bool:
+    """Whether fewer columns move fewer bytes each, in any memory."""
+    for tier, _, _ in memories(cluster):
+        for beside in (0, 1):
+            moved = [
+                whole_bytes(n * table.item_bytes + beside * table.state_bytes(n), tier) / n
+                for n in range(1, table.embedding_dim + 1)
+            ]
+            if min(moved) < moved[-1] * (1 - 1e-12):
+                return True
+    return False

@@ -23,22 +23,18 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from rowtier.band import Band, layers_of
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.plan.bags import Jagged, Origin, jagged_batch, origin_of
-from rowtier.plan.memory_files import aligned, memory_file, remove_file, sweep_files
+from rowtier.plan.memory_files import memory_file, remove_file, sweep_files
+from rowtier.plan.remap_layout import Addresses, Ints, MapLayout, inverse, layouts_of
 from rowtier.profile.growing import IdFeature
 from rowtier.profile.ids import Where, numbers_of, settled_numbers, settled_rows, unchecked_rows
-from rowtier.profile.order import rows_by_position
 from rowtier.profile.vocabulary import VocabularyIndex
 from rowtier.tables import Table
 
 if TYPE_CHECKING:
     from rowtier.plan.plan import Plan
-
-Ints = NDArray[np.int64]
-Addresses = NDArray[Any]  # int32, or int64 above 2³¹ rows
 
 
 class Read(NamedTuple):
@@ -89,7 +85,7 @@ class TableMap:
 
     def rows(self) -> Ints:
         """The row at each address."""
-        return _inverse(self.address)
+        return inverse(self.address)
 
     def in_layer(self, layer: int, address: Addresses) -> Addresses:
         """Where rows lie in a layer."""
@@ -99,7 +95,7 @@ class TableMap:
     def in_first_layer(self, layer: int, address: Addresses) -> Addresses:
         """Addresses of a layer as addresses of the first."""
         table = self.layers[layer]
-        return address if table is None else _inverse(table)[address]
+        return address if table is None else inverse(table)[address]
 
 
 class Remapper:
@@ -110,14 +106,16 @@ class Remapper:
     """
 
     def __init__(
-        self, path: str, specs: tuple[_Spec, ...], rows: bool = False, mark: int | None = None,
+        self, path: str, specs: tuple[MapLayout, ...], rows: bool = False, mark: int | None = None,
         *, owner: bool = False,
     ):  # fmt: skip
         self.path, self._specs, self.holds_rows = path, specs, rows
         self.mark = mark  # a digest of all addresses: the same where batches are interchangeable
         # A plain array: compiled loops take those without looking twice.
         self._file = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
-        self.tables = {spec.table.name: spec.open(self._file) for spec in specs}
+        self.tables = {
+            spec.table.name: TableMap(spec.table, *spec.parts(self._file)) for spec in specs
+        }
         self.reads = reads_of(spec.table for spec in specs)
         self._features = tuple(dict.fromkeys(read.feature for read in self.reads))
         starts = {spec.table.name: spec.start // 4 for spec in specs}
@@ -150,14 +148,14 @@ class Remapper:
                 "changes while training, so give the ids"
             )
         sweep_files()
-        specs = tuple(_specs(plan, rows))
+        specs = tuple(layouts_of(plan, rows))
         path = memory_file(max(1, specs[-1].stop))
         try:
             memory = np.memmap(path, dtype=np.uint8, mode="r+")
             for spec in specs:
                 spec.fill(memory, plan)
             memory.flush()
-            mark = _mark([spec.open(np.asarray(memory)).address for spec in specs])
+            mark = _mark([spec.parts(np.asarray(memory))[0] for spec in specs])
             return cls(path, specs, rows, mark, owner=True)
         except BaseException:
             remove_file(path)
@@ -309,103 +307,6 @@ def look_up_all(
     return found
 
 
-@dataclass(frozen=True)
-class _Spec:
-    """Where a table's arrays lie in the file: addresses, then the vocabulary's index."""
-
-    table: Table
-    start: int
-    item_bytes: int
-    own: tuple[bool, ...]  # per layer: whether it orders rows in its own way
-    index: tuple[tuple[str, int], ...] = ()  # type and length of the index's arrays
-
-    @property
-    def _layout(self) -> list[tuple[str, int]]:
-        """Type and length of all arrays."""
-        address = (f"i{self.item_bytes}", self.table.num_embeddings)
-        return [address] * (1 + sum(self.own)) + list(self.index)
-
-    @property
-    def stop(self) -> int:
-        return self.start + sum(aligned(np.dtype(d).itemsize * n) for d, n in self._layout)
-
-    def _arrays(self, memory: NDArray[np.uint8]) -> Iterator[NDArray[Any]]:
-        start = self.start
-        for dtype, length in self._layout:
-            size = length * np.dtype(dtype).itemsize
-            yield memory[start : start + size].view(dtype)
-            start += aligned(size)
-
-    def open(self, memory: NDArray[np.uint8]) -> TableMap:
-        arrays = self._arrays(memory)
-        address = next(arrays)
-        layers = tuple(next(arrays) if own else None for own in self.own)
-        vocabulary = None
-        if self.index:
-            *ids, slots = arrays
-            vocabulary = VocabularyIndex(self.table.hash_seed, tuple(ids), slots)
-        return TableMap(self.table, address, layers, vocabulary)
-
-    def fill(self, memory: NDArray[np.uint8], plan: Plan) -> None:
-        assert plan.order is not None
-        arrays = self._arrays(memory)
-        by_rank = rows_by_position(plan.order[self.table.name], self.table.num_embeddings)
-        layers = layers_of(plan.bands[self.table.name])
-        rows = _by_address(by_rank, layers[0])
-        next(arrays)[rows] = np.arange(len(rows))
-        for layer, own in zip(layers, self.own, strict=True):
-            if own:
-                next(arrays)[:] = _inverse(_by_address(by_rank, layer))[rows]
-        if self.index:
-            index = plan.vocabularies[self.table.name].index(self.table.hash_seed)
-            for place, part in zip(arrays, (*index.ids, index.slots), strict=True):
-                place[:] = part
-
-
-def _specs(plan: Plan, rows: bool) -> Iterator[_Spec]:
-    start = 0
-    for table, bands in plan:
-        layers = layers_of(bands)
-        blocks = [_blocks(layer) for layer in layers]
-        item_bytes = 4 if table.num_embeddings <= 2**31 else 8
-        own = tuple(found != blocks[0] for found in blocks)
-        spec = _Spec(table, start, item_bytes, own, () if rows else _index_layout(plan, table))
-        yield spec
-        start = spec.stop
-
-
-def _index_layout(plan: Plan, table: Table) -> tuple[tuple[str, int], ...]:
-    """Type and length of every array of a vocabulary's index."""
-    if table.ids != "vocabulary":
-        return ()
-    if table.name not in plan.vocabularies:
-        raise UserError(
-            f"table {table.name!r} takes ids by a vocabulary, and the plan has none for it: plan "
-            "from the profile that was made with it, or make rows yourself and remap with rows=True"
-        )
-    index = plan.vocabularies[table.name].index(table.hash_seed)
-    return tuple((array.dtype.str, len(array)) for array in (*index.ids, index.slots))
-
-
-def _inverse(order: Addresses) -> Ints:
-    """Where each number stands in an order of all of them."""
-    places = np.empty(len(order), dtype=np.int64)
-    places[order] = np.arange(len(order))
-    return places
-
-
-def _blocks(layer: list[Band]) -> list[tuple[int, int]]:
-    return [(band.start, band.stop) for band in layer if band.order == "blocks"]
-
-
-def _by_address(by_rank: Ints, layer: list[Band]) -> Ints:
-    """The rows in the order of their addresses."""
-    rows = by_rank.copy()
-    for start, stop in _blocks(layer):
-        rows[start:stop].sort()
-    return rows
-
-
 def _mark(addresses: Iterable[Addresses]) -> int:
     """A digest of where all rows lie."""
     digest = xxhash.xxh3_64()
@@ -414,7 +315,9 @@ def _mark(addresses: Iterable[Addresses]) -> int:
     return int(digest.intdigest())
 
 
-def _attach(path: str, specs: tuple[_Spec, ...], rows: bool, mark: int | None = None) -> Remapper:
+def _attach(
+    path: str, specs: tuple[MapLayout, ...], rows: bool, mark: int | None = None
+) -> Remapper:
     if not Path(path).exists():
         raise UserError(
             f"{path}: the remap tables are gone; the process that made them has ended, or all its "

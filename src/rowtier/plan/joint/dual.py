@@ -92,8 +92,8 @@ def _all_tables(
     shelves = len(memory)
     total, shelf = 0.0, np.empty(len(widths), np.int64)
     used = np.zeros(len(prices))
-    at, best_at = np.zeros(dims, np.int64), np.zeros(dims, np.int64)
-    group, rise, price = np.zeros(dims, np.int64), np.zeros(classes), np.zeros(shelves)
+    at, group = np.zeros(dims, np.int64), np.zeros(dims, np.int64)
+    rise, price = np.zeros(classes), np.zeros(shelves)
     low_edge, high_edge = np.zeros(dims, np.int64), np.zeros(dims, np.int64)
     longest = 0
     for table in range(len(first) - 1):
@@ -103,73 +103,111 @@ def _all_tables(
     for table in range(len(first) - 1):
         low, high = first[table], first[table + 1]
         count = high - low
-        # What a row costs at its best in each class (the first: rows), and where.
         for row in range(shelves):
             price[row] = prices[memory[row]] * kept[row, table]
         wide, heat = widths[low:high], mass[low:high]
         paid, where = every_paid[:, :count], every_where[:, :count]
-        best, least, mixed, found = 0.0, 0.0, True, False
-        for bucket in range(count):
-            for kind in range(classes + 1):
-                paid[kind, bucket] = np.inf
-                where[kind, bucket] = 0
-            for row in range(shelves):
-                one = cost_s[low + bucket, row] + price[row]
-                kind = sums_of[row] + 1
-                if one < paid[kind, bucket] and (allowed[row] > 0 or heat[bucket] == 0.0):
-                    paid[kind, bucket], where[kind, bucket] = one, row
-            if wide[bucket] > 0:
-                one = paid[0, bucket]
-                best += wide[bucket] * one
-                for kind in range(1, classes + 1):
-                    one = min(one, paid[kind, bucket])
-                least += wide[bucket] * one
+        rows = (cost_s[low:high], price, sums_of, allowed)
+        best, least = _cheapest(rows, wide, heat, paid, where)
+        mixed, found = True, False
         if least < best:  # some rows may go by sums
-            for dim in range(dims):  # where it was best at other prices: the sooner others can stop
-                at[dim] = hint[table, dim]
-            _edges_of(cuts, sizes, at, 1, low_edge, high_edge)
             facts = (sends, flat_s[table], more_s[table], needed[table], masses)
-            rows = (paid, wide, heat, again_s[table], least)
-            value, both = _value(facts, low_edge, high_edge, rise, rows, best)
-            if value < best:
-                best, mixed, found = value, both, True
-                best_at[:] = at
-            group[:] = 0
-            while True:  # boxes in groups: a chord over several lies below theirs
-                _edges_of(cuts, sizes, group, GROUPED, low_edge, high_edge)
-                if _value(facts, low_edge, high_edge, rise, rows, best)[0] < best:
-                    for dim in range(dims):
-                        at[dim] = GROUPED * group[dim]
-                    while True:
-                        _edges_of(cuts, sizes, at, 1, low_edge, high_edge)
-                        value, both = _value(facts, low_edge, high_edge, rise, rows, best)
-                        if value < best:
-                            best, mixed, found = value, both, True
-                            best_at[:] = at
-                        if not _next(at, group, sizes):
-                            break
-                if not _next_group(group, sizes):
-                    break
+            facing = (paid, wide, heat, again_s[table], least)
+            places = (at, group, low_edge, high_edge)
+            best, mixed, found = _best_box(
+                facts, facing, cuts, sizes, hint[table], places, rise, best
+            )
         total += best
-        if found:
-            for dim in range(dims):
-                hint[table, dim] = best_at[dim]
-            _edges_of(cuts, sizes, best_at, 1, low_edge, high_edge)
-            facts = (sends, flat_s[table], more_s[table], needed[table], masses)
-            _box(facts, low_edge, high_edge, rise)
-        for bucket in range(count):
-            kind, one = 0, paid[0, bucket]
-            if found:
-                if not mixed and heat[bucket] > 0.0:
-                    one = np.inf
-                for other in range(classes):
-                    by_sums = paid[other + 1, bucket] + rise[other] * heat[bucket]
-                    if by_sums < one:
-                        kind, one = other + 1, by_sums
-            row = where[kind, bucket]
-            shelf[low + bucket] = row
-            used[memory[row]] += wide[bucket] * kept[row, table]
+        _choose(paid, where, heat, rise, found, mixed, shelf[low:high])
+        for bucket in range(low, high):
+            row = shelf[bucket]
+            used[memory[row]] += widths[bucket] * kept[row, table]
     return total, shelf, used
+
+
+@inner
+def _cheapest(
+    rows: tuple[Floats, Floats, Ints, Floats], wide: Floats, heat: Floats, paid: Floats,
+    where: Ints,
+) -> tuple[float, float]:  # fmt: skip
+    """What a row costs at its best in each class (the first: rows), and where.
+
+    Returns what a table costs if all send rows, and if each does what is best, sums for nothing.
+    """
+    cost_s, price, sums_of, allowed = rows
+    best, least = 0.0, 0.0
+    for bucket in range(len(wide)):
+        for kind in range(len(paid)):
+            paid[kind, bucket] = np.inf
+            where[kind, bucket] = 0
+        for row in range(len(price)):
+            one = cost_s[bucket, row] + price[row]
+            kind = sums_of[row] + 1
+            if one < paid[kind, bucket] and (allowed[row] > 0 or heat[bucket] == 0.0):
+                paid[kind, bucket], where[kind, bucket] = one, row
+        if wide[bucket] > 0:
+            one = paid[0, bucket]
+            best += wide[bucket] * one
+            for kind in range(1, len(paid)):
+                one = min(one, paid[kind, bucket])
+            least += wide[bucket] * one
+    return best, least
+
+
+@inner
+def _best_box(
+    facts: tuple[Ints, Floats, Floats, Floats, Floats],
+    facing: tuple[Floats, Floats, Floats, float, float], cuts: Ints, sizes: Ints, hint: Ints,
+    places: tuple[Ints, Ints, Ints, Ints], rise: Floats, best: float,
+) -> tuple[float, bool, bool]:  # fmt: skip
+    """The least over all boxes if below `best`, whether not all go by sums there, and if any is.
+
+    `hint` is where it was at other prices, to be tried first, and then where it is now.
+    """
+    at, group, low_edge, high_edge = places
+    mixed, found = True, False
+    at[:] = hint
+    _edges_of(cuts, sizes, at, 1, low_edge, high_edge)
+    value, both = _value(facts, low_edge, high_edge, rise, facing, best)
+    if value < best:
+        best, mixed, found = value, both, True
+    group[:] = 0
+    while True:  # boxes in groups: a chord over several lies below theirs
+        _edges_of(cuts, sizes, group, GROUPED, low_edge, high_edge)
+        if _value(facts, low_edge, high_edge, rise, facing, best)[0] < best:
+            for dim in range(len(at)):
+                at[dim] = GROUPED * group[dim]
+            while True:
+                _edges_of(cuts, sizes, at, 1, low_edge, high_edge)
+                value, both = _value(facts, low_edge, high_edge, rise, facing, best)
+                if value < best:
+                    best, mixed, found = value, both, True
+                    hint[:] = at
+                if not _next(at, group, sizes):
+                    break
+        if not _next_group(group, sizes):
+            break
+    if found:
+        _edges_of(cuts, sizes, hint, 1, low_edge, high_edge)
+        _box(facts, low_edge, high_edge, rise)
+    return best, mixed, found
+
+
+@inner
+def _choose(
+    paid: Floats, where: Ints, heat: Floats, rise: Floats, by_sums: bool, mixed: bool, shelf: Ints
+) -> None:
+    """Where each bucket lies, if some go by sums and if not all do."""
+    for bucket in range(len(heat)):
+        kind, one = 0, paid[0, bucket]
+        if by_sums:
+            if not mixed and heat[bucket] > 0.0:
+                one = np.inf
+            for other in range(len(rise)):
+                sent = paid[other + 1, bucket] + rise[other] * heat[bucket]
+                if sent < one:
+                    kind, one = other + 1, sent
+        shelf[bucket] = where[kind, bucket]
 
 
 @inner

@@ -14,12 +14,9 @@ be slower than it is, until what is chosen keeps to the limit.
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations
 
 import numpy as np
 
@@ -27,7 +24,7 @@ from rowtier.band import Bands
 from rowtier.cluster import Cluster
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.step import StepCost, step_cost
-from rowtier.errors import InfeasibleError, InvalidError
+from rowtier.errors import InvalidError
 from rowtier.plan.constraints import over_capacity
 from rowtier.plan.infeasible import why_infeasible
 from rowtier.plan.joint.bound import BoundCase, Least, allowed_shelves, is_possible, least_of
@@ -35,14 +32,16 @@ from rowtier.plan.joint.certificate import certificate_of
 from rowtier.plan.joint.dual import Priced, best_prices, scarcity_prices
 from rowtier.plan.joint.free import freely, shared_with_servers
 from rowtier.plan.joint.homes import homes_of
+from rowtier.plan.joint.limits import fines_s, slowed
 from rowtier.plan.joint.owners import Way, owned
 from rowtier.plan.joint.place.fill import tidied
 from rowtier.plan.joint.place.make import Maker
 from rowtier.plan.joint.place.menu import menus_of
 from rowtier.plan.joint.problem import sums_of_devices
-from rowtier.plan.joint.rivals import RIVALS
+from rowtier.plan.joint.rivals import MANY_TABLES, Rivals
 from rowtier.plan.joint.search import MOST_LOADS, Search
 from rowtier.plan.joint.space import MOST_TABLES
+from rowtier.plan.joint.whole import changed, elsewhere
 from rowtier.plan.options import PlanOptions
 from rowtier.plan.pack import packed
 from rowtier.plan.plan import Plan
@@ -51,19 +50,11 @@ from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile, TableStats
 
 SLACKS = (1.0, 0.95)  # of memory that prices may fill, the first with which all rows fit
-WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
-CUT_SEQUENCES = ("flexshard",)  # methods that without sequence tables are row-wise
-CUT_TABLES = ("recshard",)  # methods that do so on demand
-# Without counts nobody knows which blocks are hot. Dealing the same rows out really is even.
-DEALT = ("row-wise-coalesced",)
 STARTS = 2  # of the search through small problems
 MOVED = 4  # searches from one of them, between which tables that are kept whole may be moved
 ALIKE = 1e-9  # of a step, by which starts that are the same may differ
-MANY_TABLES = 50  # of which a part tells most: few rows matter by themselves
 CLOSE = 1.1  # times the bound: where so many are, free choices lead to no better plan
 BOTH_WAYS = 200  # tables that are placed with sums inside nodes and without
-BUSIEST = (0.05, 0.25)  # of all tables, that other plans are priced with first
-SURELY = 1.02  # times slower: a part of the tables may be placed and bundled otherwise
 NEAR_ENOUGH = 0.01  # above the bound: less than that is not worth a second's search
 WORTH_SEARCHING = 1.1  # times the best step, that a start may take
 WORTH_TRYING = 8.0  # times the best home's seconds, that one may take to be tried
@@ -88,7 +79,7 @@ def plan(profile: Profile, cluster: Cluster, options: PlanOptions, watch: Watch 
     found = planning.made(least)
     watch.progress(0.6)
     if not watch.stop():
-        found += planning.priced_candidates(planning.rivals(least, found))
+        found += planning.rivals(least, found)
     watch.progress(0.7)
     if not found:
         anywhere = [packed(profile, cluster, options, sync) for sync in ("dense", "sparse")]
@@ -212,58 +203,12 @@ class Planning:
         """Those that pins do not forbid."""
         return [one for one in found if not self.violations(one, links=False)]
 
-    def rivals(self, least: Least, found: list[Candidate]) -> Iterator[Bands]:
+    def rivals(self, least: Least, found: list[Candidate]) -> list[Candidate]:
         """What other methods place where it fits, but for those that are known to be slower."""
         best_s = min((one.cost.step_s for one in found), default=np.inf)
-        for method in self._hopeful(least, best_s):
-            for bands in self._placed_by(method, self.profile):
-                if self.fits(bands):
-                    yield bands
-
-    def _hopeful(self, least: Least, best_s: float) -> Iterator[str]:
-        """Methods that may be faster: what tables ask for adds up.
-
-        So where the busiest of them alone, with all memory to themselves, take longer than the
-        best step, all do.
-        """
-        sequences = any(s.table.pooling == "none" for s in self.profile.stats)
-        for method in RIVALS:
-            if method in CUT_SEQUENCES and not sequences:
-                continue
-            if method in WITHOUT_OWNERS and least.without_owners_s >= best_s:
-                continue
-            if all(self._may_beat(method, part, best_s) for part in self._busiest):
-                yield method
-
-    def _may_beat(self, method: str, part: Profile, best_s: float) -> bool:
-        """Whether a method places some tables in less than the best step of all."""
-        return any(
-            step_cost(bands, part, self.cluster, None, self.cost).step_s < SURELY * best_s
-            for bands in self._placed_by(method, part)
-        )
-
-    def _placed_by(self, method: str, profile: Profile) -> Iterator[Bands]:
-        """What another method places."""
-        for split in (False, True) if method in CUT_TABLES else (self.options.split,):
-            wishes = self.options.model_copy(update={"split": split})
-            with contextlib.suppress(InfeasibleError):
-                bands = RIVALS[method](profile, self.cluster, wishes).bands
-                if method in DEALT:
-                    yield _changed(bands, order="spread")
-                if method not in DEALT or profile.form == "counted":
-                    yield bands
-
-    @cached_property
-    def _busiest(self) -> list[Profile]:
-        """The tables that are looked up most, some and more; none of a few tables, or with pins."""
-        stats = self.profile.stats
-        if len(stats) <= MANY_TABLES or self.options.constraints.decides:
-            return []
-        moved = [one.lookups_per_sample * one.table.stored_row_bytes for one in stats]
-        order = np.argsort(moved, kind="stable")[::-1].tolist()
-        counts = [math.ceil(share * len(stats)) for share in BUSIEST]
-        parts = [tuple(stats[at] for at in sorted(order[:count])) for count in counts]
-        return [replace(self.profile, stats=part) for part in parts]
+        rivals = Rivals(self.profile, self.cluster, self.options, self.cost)
+        bands = rivals.bands(best_s, least.without_owners_s)
+        return self.priced_candidates(one for one in bands if self.fits(one))
 
     def rank_s(self, one: Candidate) -> float:
         """Seconds by which placements are ranked: of mean loads, or the mean over steps."""
@@ -301,7 +246,7 @@ class Planning:
         simpler = []
         for one in sorted(found, key=self.rank_s)[:STARTS]:
             if self._waits and any(band.staged for mine in one.bands.values() for band in mine):
-                simpler.append(_changed(one.bands, staged=False))
+                simpler.append(changed(one.bands, staged=False))
             if self.cluster.work.band_s and (joined := maker.with_ends_joined(one.bands)):
                 simpler.append(joined)
         return self.priced_candidates(simpler)
@@ -355,23 +300,12 @@ class Planning:
     def _moved(self, best: Candidate) -> Candidate:
         """The same with tables that pins keep whole on other devices, as far as that is better."""
         while True:
-            others = [bands for bands in self._elsewhere(best.bands) if self.fits(bands)]
+            places = elsewhere(best.bands, self._whole_tables, self.cluster.num_devices)
+            others = [bands for bands in places if self.fits(bands)]
             other = min(self.priced_candidates(others), key=self.rank_s, default=best)
             if self.rank_s(other) >= (1 - WORTH_CUTTING) * self.rank_s(best):
                 return best
             best = other
-
-    def _elsewhere(self, bands: Bands) -> Iterator[Bands]:
-        """One group of tables that are kept whole on another device, or two that change places."""
-        owners = [bands[names[0]][0].members for names in self._whole_tables]
-        for names, owner in zip(self._whole_tables, owners, strict=True):
-            for device in range(self.cluster.num_devices):
-                if (device,) != owner:
-                    yield _moved_to(bands, names, (device,))
-        groups = zip(self._whole_tables, owners, strict=True)
-        for (one, here), (other, there) in combinations(groups, 2):
-            if here != there:
-                yield _moved_to(_moved_to(bands, one, there), other, here)
 
     @cached_property
     def _whole_tables(self) -> list[tuple[str, ...]]:
@@ -443,45 +377,10 @@ class Planning:
     def _limited(self, factor: float, found: list[Candidate]) -> float:
         """A bound from links with limits that look so much slower; what it leads to is added."""
         slower = dict.fromkeys(self.options.constraints.links, factor)
-        cluster = _slowed(self.cluster, slower)
+        cluster = slowed(self.cluster, slower)
         least = least_of(self.profile, cluster, self.options, self.cost)
         found += self.made(least, limited=True)
-        return least.seconds - self._fines(factor)
-
-    def _fines(self, factor: float) -> float:
-        """The most that slower links can add to the step of a placement within the limits."""
-        if self.cluster.servers:
-            return float("inf")
-        limits = self.options.constraints.links
-        return sum(
-            (factor - 1) * limits[level.name] / level.bandwidth_bytes_per_s
-            for level in self.cluster.levels
-            if level.name in limits
-        )
+        return least.seconds - fines_s(self.cluster, self.options.constraints.links, factor)
 
     def _excess(self, one: Candidate) -> float:
         return max(self.options.constraints.excess(one.cost).values(), default=1.0)
-
-
-def _moved_to(bands: Bands, names: tuple[str, ...], members: object) -> Bands:
-    """The same with all rows of some tables on other devices."""
-    there = {n: tuple(b.model_copy(update={"members": members}) for b in bands[n]) for n in names}
-    return {**bands, **there}
-
-
-def _changed(bands: Bands, **fields: object) -> Bands:
-    return {n: tuple(b.model_copy(update=fields) for b in mine) for n, mine in bands.items()}
-
-
-def _slowed(cluster: Cluster, slower: dict[str, float]) -> Cluster:
-    if not slower:
-        return cluster
-    levels = tuple(
-        level.model_copy(
-            update={
-                "bandwidth_bytes_per_s": level.bandwidth_bytes_per_s / slower.get(level.name, 1.0)
-            }
-        )
-        for level in cluster.levels
-    )
-    return cluster.model_copy(update={"levels": levels})

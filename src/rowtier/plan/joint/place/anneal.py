@@ -8,23 +8,27 @@ the lowest peaks that was met. Seeded, and no clock is read.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from rowtier.jit import compiled, inner
+from rowtier.plan.joint.place.hands import (
+    Piles,
+    exchange,
+    go_back,
+    piles_of,
+    place_group,
+    widen,
+)
 from rowtier.plan.joint.place.vectors import (
     Aim,
     Groups,
     Pieces,
     Space,
     State,
-    add,
     fits,
     in_node,
     links_s,
     peaks,
-    take,
 )
 from rowtier.profile.curve import Floats, Ints
 
@@ -36,33 +40,15 @@ DRAWN = 3  # devices, of which the one gives that exceeds its aims most
 SEED = 0
 
 
-class Piles(NamedTuple):
-    """The pieces of every device that may move, in any order."""
-
-    piece: Ints  # device, place in its pile
-    place: Ints  # of each piece
-    height: Ints  # of each device: how many
-
-
 @compiled
 def anneal(
-    pieces: Pieces,
-    groups: Groups,
-    space: Space,
-    aim: Aim,
-    state: State,
-    node: int,
-    proposals: int,
-    hot: float,
-    cold: float,
-) -> None:
+    pieces: Pieces, groups: Groups, space: Space, aim: Aim, state: State, node: int,
+    proposals: int, hot: float, cold: float,
+) -> None:  # fmt: skip
     """Lower the peaks; temperatures are energies."""
     np.random.seed(SEED)
-    group_of = np.empty(len(pieces.load), np.int64)  # -1 for pieces that are alone
-    for group in range(len(groups.first)):
-        for piece in range(groups.first[group], groups.first[group] + groups.size[group]):
-            group_of[piece] = group if groups.size[group] > 1 else -1
-    piles = _piles(pieces, state)
+    group_of = _group_of(pieces, groups)
+    piles = piles_of(pieces, state)
     wide, staged = np.flatnonzero(pieces.next >= 0), np.flatnonzero(groups.size > 1)
     measure(aim, state)
     best_s, owner, width = np.inf, state.owner.copy(), pieces.width.copy()
@@ -73,9 +59,7 @@ def anneal(
     memory_s, per_s, pile, height = aim.memory_s, 1 / aim.scale_s, piles.piece, piles.height
     for step in range(proposals + 1):
         if step % look == 0 or step == proposals:
-            peaks_s = 0.0
-            for one in peaks(state.load, aim):
-                peaks_s += one
+            peaks_s = _sum(peaks(state.load, aim))
             if peaks_s < best_s:
                 best_s = peaks_s
                 owner[:], width[:] = state.owner, pieces.width
@@ -97,69 +81,71 @@ def anneal(
                 to = giver // node * node + to % node
             if to == giver or (group >= 0 and _has_one(groups, state, group, to)):
                 continue
-            other, second, kind = -1, -1, np.random.random()
-            if kind > TAKEN[0] and height[to] > 0:
-                place = _below(height[to])
-                other = pile[to, place]
-                if not _may_go(groups, state, group_of[other], to, giver, node):
-                    continue
-                if kind > TAKEN[1] and place > 0:
-                    second = pile[to, place - 1]
-                    if not _may_go(groups, state, group_of[second], to, giver, node):
-                        continue
-            for way in range(len(change)):
-                change[way] = own[piece, way]
-                if other >= 0:
-                    change[way] -= own[other, way]
-                if second >= 0:
-                    change[way] -= own[second, way]
+            other, second = _taken(pile, to, height[to])
+            if other >= 0 and not _may_go(groups, state, group_of[other], to, giver, node):
+                continue
+            if second >= 0 and not _may_go(groups, state, group_of[second], to, giver, node):
+                continue
+            _net(own, piece, other, second, change)
             most = energy[giver] + energy[to]
             most -= temperature * np.log(max(np.random.random(), 1e-300))
             there = _energy(mean, links, memory_s, per_s, load, to, change, 1.0, most)
             if there > most:
                 continue
             here = _energy(mean, links, memory_s, per_s, load, giver, change, -1.0, most - there)
-            if here + there <= most and _exchange(
+            if here + there <= most and exchange(
                 pieces, space, state, piles, piece, other, second, to
             ):
                 energy[giver], energy[to] = here, there
-    _go_back(pieces, groups, space, aim, state, piles, node, owner, width)
+    go_back(pieces, groups, space, state, piles, node, owner, width)
+    measure(aim, state)
+
+
+@inner
+def _group_of(pieces: Pieces, groups: Groups) -> Ints:
+    """The group of each piece; -1 for those that are alone."""
+    found = np.empty(len(pieces.load), np.int64)
+    for group in range(len(groups.first)):
+        for piece in range(groups.first[group], groups.first[group] + groups.size[group]):
+            found[piece] = group if groups.size[group] > 1 else -1
+    return found
+
+
+@inner
+def _sum(values: Floats) -> float:
+    total = 0.0
+    for value in values:
+        total += value
+    return total
+
+
+@inner
+def _taken(pile: Ints, device: int, height: int) -> tuple[int, int]:
+    """What a device gives for a piece: nothing, one of its own, or two; -1 for none."""
+    other, second, kind = -1, -1, np.random.random()
+    if kind > TAKEN[0] and height > 0:
+        place = _below(height)
+        other = pile[device, place]
+        if kind > TAKEN[1] and place > 0:
+            second = pile[device, place - 1]
+    return other, second
+
+
+@inner
+def _net(own: Floats, piece: int, other: int, second: int, change: Floats) -> None:
+    """The load of a piece less that of one or two others, if they are named."""
+    for way in range(len(change)):
+        change[way] = own[piece, way]
+        if other >= 0:
+            change[way] -= own[other, way]
+        if second >= 0:
+            change[way] -= own[second, way]
 
 
 @inner
 def _below(count: int) -> int:
     """A number from 0 on, drawn."""
     return int(np.random.random() * count)
-
-
-@inner
-def _piles(pieces: Pieces, state: State) -> Piles:
-    """The pieces that may move."""
-    devices, count = len(state.load), len(state.owner)
-    piles = Piles(
-        np.empty((devices, count), np.int64),
-        np.empty(count, np.int64),
-        np.zeros(devices, np.int64),
-    )
-    for piece in range(count):
-        if pieces.fixed[piece] < 0:
-            _lay(piles, piece, state.owner[piece])
-    return piles
-
-
-@inner
-def _lay(piles: Piles, piece: int, device: int) -> None:
-    piles.piece[device, piles.height[device]] = piece
-    piles.place[piece] = piles.height[device]
-    piles.height[device] += 1
-
-
-@inner
-def _lift(piles: Piles, piece: int, device: int) -> None:
-    piles.height[device] -= 1
-    last = piles.piece[device, piles.height[device]]
-    piles.piece[device, piles.place[piece]] = last
-    piles.place[last] = piles.place[piece]
 
 
 @inner
@@ -235,57 +221,6 @@ def _at_a_peak(energy: Floats) -> int:
 
 
 @inner
-def _exchange(
-    pieces: Pieces,
-    space: Space,
-    state: State,
-    piles: Piles,
-    piece: int,
-    other: int,
-    second: int,
-    to: int,
-) -> bool:
-    """Give a piece to a device, for one or two of its own if they are named, if there is room."""
-    giver, room = state.owner[piece], True
-    _hand_over(pieces, space, state, piles, piece, to)
-    for one in (other, second):
-        if one >= 0:
-            _hand_over(pieces, space, state, piles, one, giver)
-    for device in (giver, to):
-        room = room and _is_within(space, state, device)
-    if not room:
-        _hand_over(pieces, space, state, piles, piece, giver)
-        for one in (other, second):
-            if one >= 0:
-                _hand_over(pieces, space, state, piles, one, to)
-    return room
-
-
-@inner
-def _is_within(space: Space, state: State, device: int) -> bool:
-    group = space.group[device]
-    for kind in range(space.pool.shape[1]):
-        if state.spilt[group, kind] > space.pool[group, kind]:
-            return False
-    return True
-
-
-@inner
-def _hand_over(
-    pieces: Pieces, space: Space, state: State, piles: Piles, piece: int, to: int
-) -> None:
-    giver = state.owner[piece]
-    for way in range(pieces.load.shape[1]):
-        state.load[giver, way] -= pieces.load[piece, way]
-        state.load[to, way] += pieces.load[piece, way]
-    take(space, state, giver, pieces.need[piece], -1.0)
-    take(space, state, to, pieces.need[piece], 1.0)
-    _lift(piles, piece, giver)
-    _lay(piles, piece, to)
-    state.owner[piece] = to
-
-
-@inner
 def _move_columns(
     pieces: Pieces,
     space: Space,
@@ -314,21 +249,9 @@ def _move_columns(
     here = _changed(aim, state, giver, change, -1.0, most - there)
     if here + there > most:
         return
-    _widen(pieces, space, state, piece, -1.0)
-    _widen(pieces, space, state, other, 1.0)
+    widen(pieces, space, state, piece, -1.0)
+    widen(pieces, space, state, other, 1.0)
     state.energy[giver], state.energy[to] = here, there
-
-
-@inner
-def _widen(pieces: Pieces, space: Space, state: State, piece: int, units: float) -> None:
-    device = state.owner[piece]
-    pieces.width[piece] += int(units)
-    add(state, device, pieces.unit[piece], units)
-    take(space, state, device, pieces.unit_need[piece], units)
-    for way in range(pieces.load.shape[1]):
-        pieces.load[piece, way] += units * pieces.unit[piece, way]
-    for kind in range(pieces.need.shape[1]):
-        pieces.need[piece, kind] += units * pieces.unit_need[piece, kind]
 
 
 @inner
@@ -368,60 +291,9 @@ def _move_group(
             if total > most:
                 return
     there = new * node + places[:size]
-    if not _place_group(pieces, groups, space, state, piles, node, group, there):
-        _place_group(pieces, groups, space, state, piles, node, group, owners)
+    if not place_group(pieces, groups, space, state, piles, node, group, there):
+        place_group(pieces, groups, space, state, piles, node, group, owners)
         return
     for place in range(node):
         state.energy[old * node + place] = energy[0, place]
         state.energy[new * node + place] = energy[1, place]
-
-
-@inner
-def _place_group(
-    pieces: Pieces,
-    groups: Groups,
-    space: Space,
-    state: State,
-    piles: Piles,
-    node: int,
-    group: int,
-    owners: Ints,
-) -> bool:
-    """Give a group to other devices; whether there is room for it."""
-    first, room = groups.first[group], True
-    old, new = state.owner[first] // node, owners[0] // node
-    for place in range(node if groups.size[group] > 1 else 0):
-        add(state, old * node + place, groups.node[group], -1.0)
-        add(state, new * node + place, groups.node[group], 1.0)
-    for at in range(len(owners)):
-        _hand_over(pieces, space, state, piles, first + at, owners[at])
-    for at in range(len(owners)):
-        room = room and _is_within(space, state, owners[at])
-    return room
-
-
-@inner
-def _go_back(
-    pieces: Pieces,
-    groups: Groups,
-    space: Space,
-    aim: Aim,
-    state: State,
-    piles: Piles,
-    node: int,
-    owner: Ints,
-    width: Ints,
-) -> None:
-    """Pieces as they were at the lowest peaks."""
-    for piece in range(len(owner)):
-        if pieces.width[piece] != width[piece]:
-            _widen(pieces, space, state, piece, float(width[piece] - pieces.width[piece]))
-    for group in range(len(groups.first)):
-        first, size = groups.first[group], groups.size[group]
-        elsewhere = False
-        for piece in range(first, first + size):
-            elsewhere |= state.owner[piece] != owner[piece]
-        if elsewhere:
-            there = owner[first : first + size]
-            _place_group(pieces, groups, space, state, piles, node, group, there)
-    measure(aim, state)
