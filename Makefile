@@ -21,7 +21,7 @@ check: $(VENV)/.dev  ## lint, format, types, docs that are generated
 	$(BIN)/python docs/make.py --check
 	$(BIN)/python docs/make_results.py --check
 
-format: $(VENV)/.dev  ## mend what can be mended
+format: $(VENV)/.dev  ## fix what can be fixed
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

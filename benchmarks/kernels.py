@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 from harness.form import Measured, run
+from harness.runtime_step.data import DIM, ROWS, cluster_of, coalesced_row_wise, zipf_ids
 from numba import njit
-from runtime_step import DIM, ROWS, cluster_of, coalesced_row_wise, zipf_ids
 
 from rowtier import FeatureStats, Profile, RowCounts, Table, TableStats
 

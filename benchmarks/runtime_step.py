@@ -16,7 +16,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from functools import cache, partial
+from functools import partial
 from itertools import permutations
 from pathlib import Path
 from typing import Any
@@ -24,23 +24,24 @@ from typing import Any
 import numpy as np
 from harness.form import Measured, run
 from harness.ranks import run_ranks
+from harness.runtime_step.data import (
+    DIM,
+    ROWS,
+    cluster_of,
+    coalesced_row_wise,
+    profile_of,
+    rows_of,
+    zipf_ids,
+)
 from harness.torchrec_model import sharded
 
 import rowtier
 from rowtier import (
-    Cluster,
-    Device,
-    FeatureStats,
-    Level,
     Profile,
-    RowCounts,
-    Table,
-    TableStats,
-    Tier,
 )
 from rowtier.cost.options import CostOptions
 
-ROWS, DIM, LR = 1_000_000, 64, 0.01
+LR = 0.01
 SMALL = {"tables": 26, "batch": 32, "length": 5, "rows": 100_000}
 SMALL_BATCHES = (32, 256)
 SEQUENCE = {"tables": 4, "batch": 1024, "length": 50}
@@ -55,70 +56,6 @@ GOALS: Any = {
     "small_vs_torchrec_min": (">=", 1.0),
     "memory_over_plan_max": ("<=", 1.10),
 }
-
-
-def zipf_ids(
-    random: np.random.Generator, alpha: float, size: int, table: int, rows: int = ROWS
-) -> Any:
-    """Zipf-distributed row ids; hot rows lie anywhere in the table."""
-    cdf = _zipf(alpha, rows)
-    return _rows_by_position(table, rows)[np.searchsorted(cdf, random.random(size) * cdf[-1])]
-
-
-@cache
-def _zipf(alpha: float, rows: int) -> Any:
-    return np.cumsum(np.arange(1, rows + 1, dtype=np.float64) ** -alpha)
-
-
-@cache
-def _rows_by_position(table: int, rows: int) -> Any:
-    return np.random.default_rng(table).permutation(rows)
-
-
-def rows_of(shape: dict[str, int]) -> int:
-    """Rows of every table."""
-    return shape.get("rows", ROWS)
-
-
-def cluster_of(size: int) -> Cluster:
-    """The ranks of this machine, with round figures of the kind `rowtier calibrate` finds."""
-    ram = Tier(
-        name="ram", capacity_bytes=4 * 2**30, bandwidth_bytes_per_s=5e9, granularity_bytes=64
-    )
-    level = Level(name="node", size=size, bandwidth_bytes_per_s=1.2e9, latency_s=6e-5)
-    return Cluster(name=f"local-{size}", levels=(level,), device=Device(tiers=(ram,)))
-
-
-def profile_of(
-    shape: dict[str, int], alpha: float, pooling: Any, optimizer: Any = "sgd", dtype: Any = "fp32"
-) -> Profile:
-    """Statistics of 40 batches."""
-    stats, rows = [], rows_of(shape)
-    for index in range(shape["tables"]):
-        table = Table(
-            name=f"t{index}", num_embeddings=rows, embedding_dim=DIM, pooling=pooling,
-            features=(f"f{index}",), optimizer=optimizer, dtype=dtype,
-        )  # fmt: skip
-        samples = 40 * shape["batch"]
-        size = samples * shape["length"]
-        ids = zipf_ids(np.random.default_rng(100 + index), alpha, size, index, rows)
-        counts = RowCounts.from_dense(np.bincount(ids, minlength=rows))
-        feature = FeatureStats(name=f"f{index}", present=samples, lookups=len(ids))
-        stats.append(TableStats.counted(table, samples, (feature,), counts))
-    return Profile(shape["batch"], tuple(stats))
-
-
-def coalesced_row_wise(profile: Profile, cluster: Cluster) -> rowtier.Plan:
-    """Every table spread over all ranks, rows fetched once a step."""
-    bands = {
-        entry.table.name: (
-            rowtier.Band(
-                start=0, stop=ROWS, scope=cluster.top, tier="ram", coalesced=True, offset=i
-            ),
-        )
-        for i, entry in enumerate(profile.stats)
-    }
-    return rowtier.Plan.build("own row-wise", profile, cluster, bands)
 
 
 class Ours:

@@ -46,7 +46,7 @@ def test_nouns_are_frozen_and_refuse_nonsense() -> None:
     level = Level(name="node", size=8, bandwidth_bytes_per_s=1e9)
     with pytest.raises(ValueError, match="frozen"):
         level.size = 4  # type: ignore[misc]
-    with pytest.raises(ValueError, match="stands twice"):
+    with pytest.raises(ValueError, match="appears twice"):
         Table(name="t", num_embeddings=1, embedding_dim=1, features=("a", "a"))
 
 

@@ -9,10 +9,10 @@ import rowtier
 SOURCE = Path(rowtier.__file__).parent
 # From left to right: a part may import what stands before it, never what stands after.
 ORDER = [
-    "foreign", "errors", "progress_bar", "jit", "units", "fields", "sayings", "special", "reading",
-    "renaming", "locks", "writing", "files", "manifest", "folders", "tables", "work", "cluster",
-    "profile", "band", "cost", "plan", "synth", "evaluate", "report", "runtime", "backends",
-    "torch", "torchrec", "calibrate", "kinds", "cli",
+    "foreign", "errors", "progress_bar", "jit", "splitmix", "units", "fields", "sayings", "special",
+    "reading", "renaming", "locks", "writing", "files", "manifest", "folders", "tables", "work",
+    "cluster", "profile", "band", "cost", "plan", "synth", "evaluate", "report", "runtime",
+    "backends", "torch", "torchrec", "calibrate", "kinds", "cli",
 ]  # fmt: skip
 # The same inside `runtime`: its folders, and between them the files that are in none.
 RUNTIME_ORDER = [

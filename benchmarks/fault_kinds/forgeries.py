@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from fault_kinds.forgery_kinds import KINDS, Forgery, Kind
+from fault_kinds.forgery import Forgery, Kind
+from fault_kinds.forgery_kinds import KINDS
 from fault_kinds.honest_plans import Honest, honest_plans
 from rowtier import Plan
 from rowtier.errors import UserError

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import runtime_step
+from harness.runtime_step.data import DIM, ROWS, zipf_ids
 
 from rowtier import Band, Cluster, FeatureStats, Plan, Profile, RowCounts, Table, TableStats
 from rowtier.torch import SGD, ShardedEmbeddings
@@ -45,7 +46,7 @@ class Shape(NamedTuple):
     length: int
 
 
-POOLED = Shape(**runtime_step.POOLED, rows=runtime_step.ROWS, dim=runtime_step.DIM)
+POOLED = Shape(**runtime_step.POOLED, rows=ROWS, dim=DIM)
 SMALL = Shape(tables=4, rows=20_000, dim=32, batch=512, length=4)
 _FIRST = 20  # turns that compile, and fill caches
 _SAMPLES = 1000  # of turns, to see how far the median is sure
@@ -135,7 +136,7 @@ def _plan(shape: Shape) -> Plan:
 def _ids(shape: Shape, table: int, seed: int) -> Any:
     random = np.random.default_rng((seed, table))
     size = shape.batch * shape.length
-    return runtime_step.zipf_ids(random, runtime_step.ALPHAS[0], size, table, shape.rows)
+    return zipf_ids(random, runtime_step.ALPHAS[0], size, table, shape.rows)
 
 
 def _rank(rank: int, port: int, shape: Shape, count: int, seed: int, pipe: Any) -> None:

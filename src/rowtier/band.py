@@ -58,7 +58,7 @@ class Band(Noun):
             yield Mistake("columns", columns, "must be [first, after the last], rising from 0")
         members = data.get("members")
         if isinstance(members, (list, tuple)) and len(set(map(str, members))) < len(members):
-            yield Mistake("members", members, "a member stands twice; name each once")
+            yield Mistake("members", members, "a member appears twice; name each once")
 
     @property
     def rows(self) -> int:

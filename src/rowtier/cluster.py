@@ -134,11 +134,11 @@ class Cluster(Noun):
         """Names are unique and every level that is referred to exists."""
         names: list[object] = [_named(level) for _, level in mappings(data, "levels")]
         for index, name in duplicates([DEVICE, *names]):
-            why = "stands twice" if name != DEVICE else "is taken by level 0"
+            why = "appears twice" if name != DEVICE else "is taken by level 0"
             yield Mistake(f"levels[{index - 1}].name", name, f"{why}; give each level its own name")
         yield from _too_many(data)
         for index, name in duplicates(s.get("name") for _, s in mappings(data, "servers")):
-            yield Mistake(f"servers[{index}].name", name, "stands twice; give each its own name")
+            yield Mistake(f"servers[{index}].name", name, "appears twice; give each its own name")
         for index, server in mappings(data, "servers"):
             if isinstance(server.get("level"), str) and server["level"] not in names:
                 yield _unknown_level(f"servers[{index}].level", server["level"], names)
@@ -273,7 +273,7 @@ def _tier_mistakes(
 ) -> Iterator[Mistake]:
     tiers = mappings(owner, "tiers")
     for index, name in duplicates(tier.get("name") for _, tier in tiers):
-        yield Mistake(f"{where}.tiers[{index}].name", name, "stands twice; give each its own name")
+        yield Mistake(f"{where}.tiers[{index}].name", name, "appears twice; give each its own name")
     for index, tier in tiers:
         shared_by = tier.get("shared_by")
         if isinstance(shared_by, str) and shared_by not in shareable:

@@ -78,7 +78,7 @@ class Table(Noun):
         """A feature reads a table once, only sums are weighed, a vocabulary needs rows for ids."""
         features = data.get("features")
         for index, name in duplicates(features if isinstance(features, (list, tuple)) else ()):
-            yield Mistake(f"features[{index}]", name, "stands twice; name each feature once")
+            yield Mistake(f"features[{index}]", name, "appears twice; name each feature once")
         if (data.get("weights"), data.get("pooling")) == ("learned", "none"):
             hint = "lookups of a table that is not pooled have no weights; drop it, or pool"
             yield Mistake("weights", "learned", hint)
@@ -261,7 +261,7 @@ class Tables(Noun):
     def cross_mistakes(cls, data: Mapping[str, Any]) -> Iterator[Mistake]:
         """Table names are unique."""
         for index, name in duplicates(t.get("name") for _, t in mappings(data, "tables")):
-            yield Mistake(f"tables[{index}].name", name, "stands twice; every table needs its own")
+            yield Mistake(f"tables[{index}].name", name, "appears twice; every table needs its own")
 
     def with_policy(self, on_out_of_range: OutOfRange | None) -> Tables:
         """The same tables with another policy for ids that have no row; None changes nothing."""

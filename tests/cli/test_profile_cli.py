@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from cli.profile_cases import counts, nothing_left, one_table, profile, runs
 from cli.run import run
 
 from rowtier import Profile, ProfileOptions, Table, Tables, make_workload
@@ -31,21 +32,6 @@ needs_data = pytest.mark.skipif(not DATA.is_dir(), reason=f"needs the real files
 def dataset(tmp_path: Path) -> Path:
     make_workload("sequence", tmp_path / "data", samples=2000, rows=5000, users=300)
     return tmp_path / "data"
-
-
-def profile(data: object, tables: Path, output: Path, *more: str) -> tuple[int, str, str]:
-    return run("profile", str(data), "--tables", str(tables), "-o", str(output), *more)
-
-
-def one_table(folder: Path, **changes: object) -> Path:
-    base = {"name": "t", "num_embeddings": 100, "embedding_dim": 4, "features": ("f",)}
-    table = Table.model_validate({**base, **changes})
-    Tables(batch_size=8, tables=(table,)).save(folder / "tables.yaml")
-    return folder / "tables.yaml"
-
-
-def nothing_left(folder: Path, *expected: str) -> None:
-    assert sorted(path.name for path in folder.iterdir()) == sorted(expected)
 
 
 def test_measure_then_show(dataset: Path, tmp_path: Path) -> None:
@@ -101,11 +87,6 @@ def test_a_sample_is_a_sample_and_repeatable(dataset: Path, tmp_path: Path) -> N
     a, b, c = (Profile.load(tmp_path / name) for name in "abc")
     assert a.fingerprint == b.fingerprint != c.fingerprint
     assert 100 < a["item"].samples < 320
-
-
-def counts(folder: Path) -> list[tuple[list[int], list[int]]]:
-    found = [stats.counts for stats in Profile.load(folder).stats]
-    return [(c.rows.tolist(), c.counts.tolist()) for c in found if c is not None]
 
 
 @pytest.mark.parametrize("by", [("50%", "50%"), ("2016-01-02", "2016-01-02", "--time", "day")])
@@ -260,15 +241,6 @@ def test_workers_end_when_their_parent_is_killed(dataset: Path, tmp_path: Path) 
     while any(map(runs, workers)):
         assert time.monotonic() < until
         time.sleep(0.02)
-
-
-def runs(pid: int) -> bool:
-    """Whether a process runs; one that only nobody has waited for does not."""
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return text.rpartition(")")[2].split()[0] not in "ZX"
 
 
 @pytest.fixture

@@ -223,7 +223,7 @@ def test_mistakes_in_constraints_are_listed_together() -> None:
     with pytest.raises(InvalidError) as caught:
         _plan(wrong)
     text = str(caught.value)
-    for part in ("zz", "tape", "devices are 0 to 3", "stands twice", "galaxy"):
+    for part in ("zz", "tape", "devices are 0 to 3", "appears twice", "galaxy"):
         assert part in text
 
 

@@ -20,15 +20,8 @@ import numpy as np
 
 from rowtier.cost.links import Flow
 from rowtier.cost.normal import Largest, larger_of_two, largest
-from rowtier.cost.time import (
-    Purpose,
-    StepTime,
-    efficiencies,
-    one_way_s,
-    outlasting,
-    tier_time_s,
-    tiers_side_by_side,
-)
+from rowtier.cost.step_time import StepTime, outlasting
+from rowtier.cost.time import Purpose, efficiencies, one_way_s, tier_time_s, tiers_side_by_side
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.cost.variance import CostRequest, Variances, variances_of
 from rowtier.profile.curve import Floats, Ints

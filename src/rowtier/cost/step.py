@@ -22,8 +22,9 @@ from rowtier.cost.links import Flow
 from rowtier.cost.memory import MemoryUse, all_remap_bytes, in_first_tier, output_bytes
 from rowtier.cost.options import DEFAULTS, CostOptions
 from rowtier.cost.spread import StepSpread, spread_of
+from rowtier.cost.step_time import StepTime
 from rowtier.cost.tally import Tally
-from rowtier.cost.time import Phases, StepTime, step_time
+from rowtier.cost.time import Phases, step_time
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.cost.variance import CostRequest
 from rowtier.profile.curve import Floats

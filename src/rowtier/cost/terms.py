@@ -59,7 +59,7 @@ class RowTerms:
 def row_terms(
     home: Band, table: Table, basis: Floats, cluster: Cluster, options: CostOptions = DEFAULTS
 ) -> RowTerms:
-    """Terms of rows with this basis (`touch.py`), kept as `home` says; `home` counts at any positions.
+    """Terms of rows with this basis (`touch.py`), kept as `home` says, whatever its positions.
 
     The members must be of one kind.
     """

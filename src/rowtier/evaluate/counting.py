@@ -22,13 +22,13 @@ from rowtier.evaluate.replay_kernels import (
     IDS,
     SYNC,
     SYNC_IDS,
-    TreeArrays,
     add_counted,
     add_dense,
     count_lookups,
     count_sums,
     seen_slots,
 )
+from rowtier.evaluate.replay_tree import TreeArrays
 from rowtier.plan.plan import Plan
 from rowtier.profile.curve import Floats, Ints
 from rowtier.tables import OutOfRange, Table

@@ -16,7 +16,7 @@ import numpy as np
 from rowtier.cluster import Cluster
 from rowtier.cost.links import Flow
 from rowtier.cost.options import DEFAULTS, CostOptions
-from rowtier.cost.time import StepTime
+from rowtier.cost.step_time import StepTime
 from rowtier.profile.curve import Floats
 from rowtier.profile.profile import Profile
 from rowtier.tables import Table

@@ -32,7 +32,8 @@ import numpy as np
 from rowtier.cost.amounts import RowSizes
 from rowtier.cost.links import Flow
 from rowtier.cost.options import CostOptions
-from rowtier.cost.time import StepTime, link_time_s
+from rowtier.cost.step_time import StepTime
+from rowtier.cost.time import link_time_s
 from rowtier.cost.tree import Tree, tree_of
 from rowtier.evaluate.figures import FLOWS, Label, StepFacts
 from rowtier.evaluate.predict import Prediction, predict

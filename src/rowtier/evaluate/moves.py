@@ -110,7 +110,7 @@ class Moved:
     def add(
         self, table: int, facts: Table, old: Plan, new: Plan, rows: tuple[Ints, Ints] | None
     ) -> None:
-        """Add a table; `rows` are the ids by position, before and after, where positions will not do."""
+        """Add a table; `rows` are the ids by position, before and after, if these differ."""
         ordered_alike = rows is None or rows[0] is rows[1]
         self.stays[table] = ordered_alike and old.bands[facts.name] == new.bands[facts.name]
         for columns in column_cuts(old, new, facts.name):

@@ -159,9 +159,7 @@ def replay(
     features = list(dict.fromkeys(name for table, _ in plan for name in table.features))
     source = TimeWindow(before, after, time).of(open_source(data, features))
     wanted = Wanted(counter.step_samples, steps, seed)
-    tally, told = _Tally(prediction.labels), list[str]()
-    if not known:
-        told.append(_NO_NEIGHBOURS)
+    tally, told = _Tally(prediction.labels), [] if known else [_NO_NEIGHBOURS]
     listener = Listener(counter.check, told.append, progress or _ignore)
     for window in _windows(source, features, wanted, batches, listener):
         for _, facts in counter.add(window):

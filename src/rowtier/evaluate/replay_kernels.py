@@ -8,17 +8,15 @@ from the counts, class by class.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.cost.tree import Tree
 from rowtier.evaluate.homes import FACTS, SEEN, WORK
+from rowtier.evaluate.replay_tree import Floats, Ints, distance, has, owner
 from rowtier.jit import compiled
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 (
     LEVEL, POSITION, GATEWAY, TURN, ONCE, STAGED, ROWS, DENSE, COPIES, WEIGHT, ASKED, ID,
@@ -28,60 +26,6 @@ LOOK, ASK, SERVE, RENEW, COPY = range(len(WORK))
 IDS, FORWARD, SYNC, SYNC_IDS = range(4)  # the flows that are counted
 SENT, RECEIVED = range(2)
 _MASK = SEEN - 1
-
-
-class TreeArrays(NamedTuple):
-    """A cluster's tree in plain arrays."""
-
-    sizes: Ints  # n_0 … n_K
-    anchor: Ints  # per holder: the first device of the group it hangs at; a device's is itself
-    attached: Ints  # per holder: that group's level
-    members: Ints  # of all levels one after the other, groups × positions
-    first_member: Ints  # where each level begins
-    positions: Ints  # in a group of each level
-
-    @classmethod
-    def of(cls, tree: Tree) -> TreeArrays:
-        """The arrays of a tree."""
-        anchor = np.arange(tree.holders, dtype=np.int64)
-        for rack in tree.racks:
-            groups = tree.devices // tree.sizes[rack.level]
-            each = (rack.stop - rack.first) // groups
-            first = np.arange(groups, dtype=np.int64) * tree.sizes[rack.level]
-            anchor[rack.first : rack.stop] = np.repeat(first, each)
-        lengths = [members.size for members in tree.members]
-        return cls(
-            np.array(tree.sizes, dtype=np.int64),
-            anchor,
-            tree.attached.astype(np.int64),
-            np.concatenate([members.reshape(-1) for members in tree.members]),
-            np.concatenate(([0], np.cumsum(lengths)[:-1])).astype(np.int64),
-            np.array([members.shape[1] for members in tree.members], dtype=np.int64),
-        )
-
-
-@compiled
-def _owner(shape: Any, level: int, device: int, position: int) -> int:
-    """The holder at a position of the device's group."""
-    group = device // shape.sizes[level]
-    return int(shape.members[shape.first_member[level] + group * shape.positions[level] + position])
-
-
-@compiled
-def _distance(shape: Any, device: int, holder: int) -> int:
-    """The first level whose group has both."""
-    level, anchor = shape.attached[holder], shape.anchor[holder]
-    while device // shape.sizes[level] != anchor // shape.sizes[level]:
-        level += 1
-    return int(level)
-
-
-@compiled
-def _has(shape: Any, level: int, group: int, holder: int) -> bool:
-    """Whether a group has a holder."""
-    return bool(
-        shape.attached[holder] <= level and shape.anchor[holder] // shape.sizes[level] == group
-    )
 
 
 @compiled
@@ -213,9 +157,9 @@ def _find_holders(
             holders[layer, kind] = -1
             if inside[layer, kind]:
                 fact = facts[layer, kind]
-                holder = _owner(shape, fact[LEVEL], device, fact[POSITION])
+                holder = owner(shape, fact[LEVEL], device, fact[POSITION])
                 holders[layer, kind] = holder
-                links[layer, kind] = _distance(shape, device, holder) - 1
+                links[layer, kind] = distance(shape, device, holder) - 1
 
 
 @compiled
@@ -230,7 +174,7 @@ def _send_up(
 ) -> None:
     """A holder's sum, added up with those of its groups on the way to the reader."""
     devices, anchor = shape.sizes[-1], shape.anchor[holder]
-    far, level = _distance(shape, device, holder), shape.attached[holder]
+    far, level = distance(shape, device, holder), shape.attached[holder]
     if level > 0:  # a server hands its sum to a device of its group, or to the reader itself
         size = shape.sizes[level]
         target = device if level == far else anchor // size * size + device % size
@@ -292,7 +236,7 @@ def add_counted(
             lookups = fresh.sum()
             if lookups == 0:
                 continue
-            holder = _owner(shape, fact[LEVEL], device, fact[POSITION])
+            holder = owner(shape, fact[LEVEL], device, fact[POSITION])
             served[holder, fact[TIER]] += lookups
             asks = lookups - fresh[0] * fact[ONCE]
             work[device] += lookups * cost[LOOK] + asks * cost[ASK]
@@ -317,7 +261,7 @@ def add_counted(
 def _ask(shape: Any, fact: Ints, device: int, holder: int, asks: int, flows: Floats) -> None:
     if holder == device:
         return
-    link = _distance(shape, device, holder) - 1
+    link = distance(shape, device, holder) - 1
     flows[IDS, SENT, device, link] += asks * fact[ASKED]
     flows[IDS, RECEIVED, holder, link] += asks * fact[ASKED]
     if fact[ROWS]:
@@ -342,10 +286,10 @@ def _pass_on(
         needed = fresh[level:].sum()
         child, group = device // sizes[level - 1], device // sizes[level]
         source = holder
-        if not _has(shape, level, group, holder):
+        if not has(shape, level, group, holder):
             source = group * sizes[level] + fact[GATEWAY] % sizes[level]
         work[source] += needed * cost[SERVE]
-        if needed == 0 or _has(shape, level - 1, child, source):
+        if needed == 0 or has(shape, level - 1, child, source):
             continue
         target = child * sizes[level - 1] + fact[GATEWAY] % sizes[level - 1]
         flows[IDS, SENT, target, level - 1] += needed * fact[ASKED]
@@ -366,7 +310,7 @@ def _update(
 ) -> None:
     size = shape.sizes[fact[LEVEL]]
     for first in range(0, shape.sizes[-1], size):
-        holder = _owner(shape, fact[LEVEL], first, fact[POSITION])
+        holder = owner(shape, fact[LEVEL], first, fact[POSITION])
         read[holder, fact[TIER]] += rows * fact[UPDATE]
         written[holder, fact[TIER]] += rows * fact[UPDATE]
         work[holder] += rows * cost[RENEW]
@@ -393,11 +337,11 @@ def _sync(
             chosen, added = group * fan + digit, 0.0
             for child in range(group * fan, (group + 1) * fan):
                 if child != chosen:
-                    other = _owner(shape, scope, child * below + speaker, fact[POSITION])
+                    other = owner(shape, scope, child * below + speaker, fact[POSITION])
                     _add_gradients(fact, other, level - 1, up[level, child], down, flows)
                     work[other] += (up[level, child] + down) * cost[COPY]
                     added += up[level, child]
-            adder = _owner(shape, scope, chosen * below + speaker, fact[POSITION])
+            adder = owner(shape, scope, chosen * below + speaker, fact[POSITION])
             _add_gradients(fact, adder, level - 1, (fan - 1) * down, added, flows)
             work[adder] += ((fan - 1) * down + added) * cost[COPY]
         speaker += digit * below

@@ -190,7 +190,7 @@ def _order_mistakes(plan: Plan) -> Iterator[Mistake]:
         twice = ordered[1:][ordered[1:] == ordered[:-1]]
         if len(twice):
             yield Mistake(
-                f"order.{name}", int(twice[0]), "the row stands twice in the row order; plan again"
+                f"order.{name}", int(twice[0]), "the row appears twice in the row order; plan again"
             )
 
 

@@ -153,7 +153,7 @@ class Constraints(Noun):
         for name, pin in self.tables.items():
             key = f"tables.{name}"
             if name not in tables:
-                yield Mistake(key, name, "the profile has no such table; drop it or mend the name")
+                yield Mistake(key, name, "the profile has no such table; drop it or fix the name")
             elif not self.exchanges(tables[name]):
                 why = f"{tables[name].why_rows}; accepted: rows"
                 yield Mistake(f"{key}.exchange", pin.exchange, why)
@@ -175,9 +175,9 @@ class Constraints(Noun):
             key = f"keep_together[{index}]"
             for name in group:
                 if name not in names:
-                    yield Mistake(key, name, "the profile has no such table; mend the name")
+                    yield Mistake(key, name, "the profile has no such table; fix the name")
                 if name in seen:
-                    yield Mistake(key, name, "stands twice; merge the groups")
+                    yield Mistake(key, name, "appears twice; merge the groups")
                 if self.pin(name).scope is not None:
                     yield Mistake(key, name, "has a scope, so it has copies; drop one of them")
                 seen.add(name)

@@ -1,7 +1,7 @@
 """Why nothing fits: which constraint, how much is missing, and the smallest changes that help.
 
 Rows that nobody pinned can lie anywhere, so bytes decide: each check compares what must lie
-somewhere with what is there. The first one that fails is named, with what would mend it.
+somewhere with what is there. The first one that fails is named, with what would fix it.
 """
 
 from __future__ import annotations

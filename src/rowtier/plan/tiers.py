@@ -1,8 +1,8 @@
 """Rows that holders share evenly, cut by memory tiers: the hottest per stored byte in the fastest.
 
-What has a scope and members, but no tier yet, is a *run* of positions. A run over m members is cut at
-every m-th of its positions only: each member keeps one row of every *layer* of m, and memories are
-filled to the row (`fill.py`). Tables that fit whole stay whole.
+What has a scope and members, but no tier yet, is a *run* of positions. A run over m members is cut
+at every m-th of its positions only: each member keeps one row of every *layer* of m, and memories
+are filled to the row (`fill.py`). Tables that fit whole stay whole.
 """
 
 from __future__ import annotations

@@ -133,7 +133,7 @@ def _curve(stops: Ints, lookups: Floats, squares: Floats, first: Floats) -> Curv
 
 @dataclass(frozen=True, eq=False)
 class _Heat:
-    """Of the row of every position, and last of one that was never looked up: nobody knows which."""
+    """Of the row of every position, and last of one never looked up: nobody knows which."""
 
     lookups: Floats
     squares: Floats  # count how heat varies in time, too

@@ -13,10 +13,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from rowtier.jit import compiled
-from rowtier.profile.bits import bit_length, prefetch_to_write
+from rowtier.profile.counting_loops import (
+    _FARTHEST,
+    Bytes,
+    Ints,
+    count_bags,
+    count_single,
+    gather,
+    move_base,
+    seen_since,
+)
 from rowtier.profile.order import NarrowInts, narrow
 from rowtier.profile.slices import (
     MOST_ROWS,
@@ -27,17 +34,10 @@ from rowtier.profile.slices import (
 )
 from rowtier.profile.windows import BINS, TOP_BITS, Seen, Span, Windows, added
 
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.uint8]
-Words = NDArray[np.uint32]
-
 COUNTER_BYTES = 5  # lookups and last sample, repeats within a sample
 _NONE = np.empty(0, dtype=np.int64)
 _NO_BYTES = np.empty(0, dtype=np.uint8)
-_FARTHEST = 2**24 - 2  # samples that fit into a row's last sample
 _MOST_SAMPLES = 2**22  # counted at once
-_NEAR = 2**17  # rows whose counters the cache holds anyway
-_AHEAD = 24  # lookups; from 16 to 32 it makes no difference that can be measured
 
 
 class ByteCounters:
@@ -135,7 +135,7 @@ class RowCounters:
         self._whole &= consecutive and first_sample == self._span.stop
         if first_sample + samples - self._base > _FARTHEST:
             base = first_sample >> TOP_BITS << TOP_BITS
-            _move_base(self._words, min(base - self._base, _FARTHEST))
+            move_base(self._words, min(base - self._base, _FARTHEST))
             self._base = base
         self._span = replace(self._span, stop=first_sample + samples)
 
@@ -151,12 +151,12 @@ class RowCounters:
         if lookups.lengths is not None:
             if self.repeats is None:
                 self.repeats = ByteCounters(np.zeros(len(self._words), dtype=np.uint8))
-            overs, news, repeated = _count_bags(
+            overs, news, repeated = count_bags(
                 *counted, bins, over, new, lookups.lengths, self.repeats.low, again
             )
             self.repeats.ran_over(again[:repeated])
         else:
-            overs, news = _count_single(*counted, bins, over, new)
+            overs, news = count_single(*counted, bins, over, new)
         self.lookups.ran_over(over[:overs])
         return np.asarray(new[:news] + self._first_row)
 
@@ -185,8 +185,8 @@ class RowCounters:
         start = max(0, self._span.tail_start - self._base)
         if self._span.stop == self._span.tail_start:
             return Seen()
-        seen = np.empty((2, _seen_since(self._words, start, np.empty((2, 0), np.int64))), np.int64)
-        _seen_since(self._words, start, seen)
+        seen = np.empty((2, seen_since(self._words, start, np.empty((2, 0), np.int64))), np.int64)
+        seen_since(self._words, start, seen)
         return Seen(narrow(seen[0] + self._first_row), seen[1] + self._base)
 
 
@@ -248,7 +248,7 @@ class _SliceCounter:
             return
         self._take_new()
         now = np.empty(len(self._rows), dtype=np.uint8)
-        _gather(self._lookups.low, self._rows, self._first_row, now)
+        gather(self._lookups.low, self._rows, self._first_row, now)
         seen = now.astype(np.int64) - self._before
         places, times = self._lookups.over(self._notes)
         if len(places) and len(self._rows):
@@ -290,119 +290,3 @@ class _SliceCounter:
             samples[number >> 1] = samples.get(number >> 1, 0) + held
             entries.setdefault(number >> 1, []).extend(self._entries.get(number, ()))
         self._samples, self._entries = samples, entries
-
-
-@compiled
-def _seen_since(words: Words, start: int, found: Ints) -> int:
-    """Places that were seen from a sample on, and when last; how many, if there is no room."""
-    count, room = 0, found.shape[1]
-    for i in range(len(words)):
-        last = np.int64(words[i] >> np.uint32(8))
-        if last > start:
-            if room:
-                found[0, count] = i
-                found[1, count] = last - 1
-            count += 1
-    return count
-
-
-@compiled
-def _gather(low: Bytes, rows: NarrowInts, first_row: int, found: Bytes) -> None:
-    for i in range(len(rows)):
-        found[i] = low[rows[i] - first_row]
-
-
-@compiled
-def _move_base(words: Words, by: int) -> None:
-    """Count last samples from a later base; those before it were never."""
-    moved = np.uint32(by) << np.uint32(8)
-    for i in range(len(words)):
-        lookups = words[i] & np.uint32(255)
-        last = words[i] ^ lookups
-        words[i] = lookups | (last - moved if last > moved else np.uint32(0))
-
-
-@compiled
-def _count_single(
-    rows: Ints, first_row: int, at: int, words: Words, bins: Ints, over: Ints, new: Ints
-) -> tuple[int, int]:
-    """Count one row per sample; how many ran over, and how many were new."""
-    size, own = np.uint64(len(words)), np.zeros((4, 33), dtype=np.int64)
-    far, overs, news = len(words) > _NEAR, 0, 0
-    for i in range(len(rows)):
-        if far and i + _AHEAD < len(rows):
-            ahead = np.uint64(rows[i + _AHEAD] - first_row)
-            if ahead < size:
-                prefetch_to_write(words, ahead)
-        place = np.uint64(rows[i] - first_row)  # unsigned: a row before the first is too large
-        if place < size:
-            word, now = words[place], np.uint32(at + i + 1)
-            seen = (word + np.uint32(1)) & np.uint32(255)
-            words[place] = (now << np.uint32(8)) | seen
-            if seen == 0:
-                over[overs] = place
-                overs += 1
-            if word == 0:
-                new[news] = place
-                news += 1
-            last = word >> np.uint32(8)
-            # Never is 0, and one less has all 32 bits: far away.
-            own[i & 3, bit_length((last - np.uint32(1)) ^ (now - np.uint32(1)))] += 1
-    _add_bins(own, bins)
-    return overs, news
-
-
-@compiled
-def _count_bags(
-    rows: Ints,
-    first_row: int,
-    at: int,
-    words: Words,
-    bins: Ints,
-    over: Ints,
-    new: Ints,
-    lengths: Ints,
-    repeats: Bytes,
-    again: Ints,
-) -> tuple[int, int, int]:
-    """Count samples of any length; how many ran over, were new, and ran over as repeats."""
-    size, one, own = np.uint64(len(words)), np.uint8(1), np.zeros((4, 33), dtype=np.int64)
-    far, overs, news, agains, i = len(words) > _NEAR, 0, 0, 0, 0
-    for sample in range(len(lengths)):
-        now = np.uint32(at + sample + 1)
-        for _ in range(lengths[sample]):
-            if far and i + _AHEAD < len(rows):
-                ahead = np.uint64(rows[i + _AHEAD] - first_row)
-                if ahead < size:
-                    prefetch_to_write(words, ahead)
-            place = np.uint64(rows[i] - first_row)
-            i += 1
-            if place >= size:
-                continue
-            word = words[place]
-            seen = (word + np.uint32(1)) & np.uint32(255)
-            words[place] = (now << np.uint32(8)) | seen
-            if seen == 0:
-                over[overs] = place
-                overs += 1
-            if word == 0:
-                new[news] = place
-                news += 1
-            last = word >> np.uint32(8)
-            own[i & 3, bit_length((last - np.uint32(1)) ^ (now - np.uint32(1)))] += 1
-            if last == now:
-                repeated = np.uint8(repeats[place] + one)
-                repeats[place] = repeated
-                if repeated == 0:
-                    again[agains] = place
-                    agains += 1
-    _add_bins(own, bins)
-    return overs, news, agains
-
-
-@compiled
-def _add_bins(own: Ints, bins: Ints) -> None:
-    """Add lookups by bits, of which four take turns, so that none waits for the one before."""
-    for turn in range(len(own)):
-        for bits in range(own.shape[1]):
-            bins[min(bits, BINS - 1)] += own[turn, bits]

@@ -177,7 +177,7 @@ class Drift:
         return np.stack([d for d, _ in found]), np.stack([v for _, v in found])
 
     def _positions_in(self, pair: Pair, positions: Ints, touched: int) -> Ints:
-        """The positions in a window that touched fewer rows: the same, or the same share of those."""
+        """The positions in a window that touched fewer rows: the same, or the same share."""
         rows = pair.touched + int(np.count_nonzero(pair.before == 0)) + pair.unseen_rows
         thin = 2.0**-self.slices.thinning
         share = np.minimum(positions / max(touched, 1), 1.0)

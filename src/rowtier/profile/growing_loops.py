@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
+from rowtier.splitmix import STEP, mix
 
 Ints = NDArray[np.int64]
 Keys = NDArray[np.uint64]  # keys × numbers of a key
@@ -19,11 +20,8 @@ Sketch = NDArray[np.uint16]  # lines × counters
 
 @compiled
 def _home(key: np.uint64, mask: np.uint64) -> np.uint64:
-    """Where a key's place is, if nobody else is there (splitmix64)."""
-    x = key + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))) & mask
+    """Where a key's place is, if nobody else is there."""
+    return mix(key + STEP) & mask
 
 
 @compiled

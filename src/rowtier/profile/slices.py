@@ -25,6 +25,7 @@ from rowtier.errors import Mistake
 from rowtier.fields import MOST_COUNT
 from rowtier.jit import compiled
 from rowtier.profile.order import NarrowInts, narrow
+from rowtier.splitmix import STEP, mix
 
 Ints = NDArray[np.int64]
 
@@ -32,8 +33,6 @@ MOST_SLICES = 16
 MOST_BITS = 53
 LEAST_SLICES = 8  # fewer than this tell nothing of how the data changes
 MOST_ROWS = 2**17
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 def bits_for(first: int, stop: int) -> int:
@@ -47,10 +46,7 @@ def bits_for(first: int, stop: int) -> int:
 @compiled
 def _mixed(row: int) -> np.uint64:
     """A hash of a row."""
-    x = np.uint64(row) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * _MIX_1
-    x = (x ^ (x >> np.uint64(27))) * _MIX_2
-    return x ^ (x >> np.uint64(31))
+    return mix(np.uint64(row) + STEP)
 
 
 @compiled

@@ -130,7 +130,7 @@ def _check_configs(configs: Iterable[Any], tables: Mapping[str, Table]) -> None:
         if table is not None and tuple(config.feature_names) != table.features:
             raise MismatchError(
                 f"table {table.name!r} reads {', '.join(config.feature_names)} in the module and "
-                f"{', '.join(table.features)} in the plan: mend `features` in tables.yaml and plan "
+                f"{', '.join(table.features)} in the plan: fix `features` in tables.yaml and plan "
                 "again"
             )
     order = [config.name for config in configs if config.name in tables]
@@ -158,14 +158,14 @@ def _check_table(module: Any, table: Table) -> None:
     if wanted != given:
         raise MismatchError(
             f"{name}: the module's weight has shape {list(given)}, and the plan wants "
-            f"{list(wanted)}: mend num_embeddings and embedding_dim in tables.yaml and plan again, "
+            f"{list(wanted)}: fix num_embeddings and embedding_dim in tables.yaml and plan again, "
             "or resize the module"
         )
     dtype, stored = module.weight.dtype, TORCH_DTYPES[table.dtype]
     if torch.promote_types(dtype, stored) != stored:
         raise MismatchError(
             f"{name}: the module's weight is {dtype}, and the plan's table {table.dtype}, which "
-            f"would round it: call module.to({stored}) if that is meant, or mend `dtype` in "
+            f"would round it: call module.to({stored}) if that is meant, or fix `dtype` in "
             "tables.yaml and plan again"
         )
 

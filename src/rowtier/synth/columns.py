@@ -161,7 +161,7 @@ class Steps:
 
     @classmethod
     def from_rates(cls, rates: Floats, widths: Ints, key: np.uint64) -> Steps:
-        """Buckets of `widths` positions that are looked up at `rates` each; some rate is above 0."""
+        """Buckets of `widths` positions, looked up at `rates` each; some rate is above 0."""
         kept = widths > 0
         mass = np.cumsum((rates * widths)[kept])
         return cls(mass / mass[-1], np.concatenate(([0], np.cumsum(widths[kept]))), key)
@@ -199,7 +199,7 @@ class Hashed:
 
 @dataclass(frozen=True)
 class Drifting:
-    """A bijection that changes: position r and position n−1−r swap rows, each pair at its own time."""
+    """A bijection that changes: position r and position n−1−r swap rows, each pair in its time."""
 
     n: int
     swapped_per_sample: float

@@ -20,16 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.jit import compiled
+from rowtier.splitmix import MIX_1, MIX_2, STEP, mix
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-# SplitMix64's increment and multipliers, and a second odd constant to tell samples apart.
-_STEP = np.uint64(0x9E3779B97F4A7C15)
+# Beside SplitMix64's increment a second odd constant, to tell samples apart.
 _SAMPLE = np.uint64(0xD1342543DE82EF95)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_S11, _S27, _S30, _S31, _S32 = (np.uint64(bits) for bits in (11, 27, 30, 31, 32))
+_S11, _S32 = np.uint64(11), np.uint64(32)
 _ZERO, _ONE = np.uint64(0), np.uint64(1)
 _TO_UNIT = 2.0**-53
 _ROUNDS = 3  # of two half-rounds each; four half-rounds already make a strong permutation
@@ -82,14 +80,6 @@ def _area_inverse(area: float, exponent: float) -> float:
 
 
 @compiled
-def mix(z: np.uint64) -> np.uint64:
-    """SplitMix64's finaliser: a bijection on 64 bits that looks random."""
-    z = (z ^ (z >> _S30)) * _MIX_1
-    z = (z ^ (z >> _S27)) * _MIX_2
-    return z ^ (z >> _S31)
-
-
-@compiled
 def _stream(key: np.uint64, sample: int) -> np.uint64:
     """The state from which one sample draws its random numbers."""
     return mix(key + np.uint64(sample) * _SAMPLE)
@@ -108,7 +98,7 @@ def fill_zipf(out: Ints, offsets: Ints, start: int, key: np.uint64, shape: ZipfS
         state = _stream(key, start + i)
         for j in range(offsets[i], offsets[i + 1]):
             while True:
-                state += _STEP
+                state += STEP
                 area = shape.last + _unit(state) * (shape.first - shape.last)
                 x = _area_inverse(area, shape.exponent) - shape.shift
                 position = min(max(int(x + 0.5), 1), shape.n)
@@ -131,9 +121,9 @@ def fill_steps(
     for i in range(len(offsets) - 1):
         state = _stream(key, start + i)
         for j in range(offsets[i], offsets[i + 1]):
-            state += _STEP
+            state += STEP
             bucket = int(np.searchsorted(mass, _unit(state), side="right"))
-            state += _STEP
+            state += STEP
             bucket = min(bucket, len(mass) - 1)
             width = stops[bucket + 1] - stops[bucket]
             out[j] = stops[bucket] + min(int(_unit(state) * width), width - 1)
@@ -146,8 +136,8 @@ def fill_lognormal(
     """Fill `out` with ⌈e^(mu + sigma·z)⌉ clipped to 1..longest, z normal (Box–Muller)."""
     for i in range(len(out)):
         state = _stream(key, start + i)
-        radius = math.sqrt(-2.0 * math.log(1.0 - _unit(state + _STEP)))
-        z = radius * math.cos(2.0 * math.pi * _unit(state + _STEP + _STEP))
+        radius = math.sqrt(-2.0 * math.log(1.0 - _unit(state + STEP)))
+        z = radius * math.cos(2.0 * math.pi * _unit(state + STEP + STEP))
         length = math.ceil(min(math.exp(mu + sigma * z), float(longest)))
         out[i] = max(int(length), 1)
 
@@ -167,9 +157,9 @@ def _permute(position: np.uint64, low_bits: np.uint64, high_bits: np.uint64, key
     low_mask, high_mask = (_ONE << low_bits) - _ONE, (_ONE << high_bits) - _ONE
     low, high = position & low_mask, position >> low_bits
     for _ in range(_ROUNDS):
-        key += _STEP
+        key += STEP
         low ^= _half(high, key) & low_mask
-        key += _STEP
+        key += STEP
         high ^= _half(low, key) & high_mask
     return (high << low_bits) | low
 
@@ -177,8 +167,8 @@ def _permute(position: np.uint64, low_bits: np.uint64, high_bits: np.uint64, key
 @compiled
 def _half(word: np.uint64, key: np.uint64) -> np.uint64:
     """A round function that is cheaper than `mix` and good enough in its upper half."""
-    z = (word ^ key) * _MIX_1
-    z = (z ^ (z >> _S32)) * _MIX_2
+    z = (word ^ key) * MIX_1
+    z = (z ^ (z >> _S32)) * MIX_2
     return z >> _S32
 
 

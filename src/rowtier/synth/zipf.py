@@ -28,7 +28,7 @@ class ZipfMass:
         return np.concatenate(([0.0], np.cumsum((positions + self.shift) ** -self.exponent)))
 
     def share(self, positions: Floats) -> Floats:
-        """Share of all mass that the hottest `positions` values take; between positions it is concave."""
+        """Share of all mass that the hottest `positions` values take; concave in between."""
         positions = np.asarray(positions, dtype=np.float64)
         return self._sum(positions) / self._sum(np.array(float(self.n)))
 

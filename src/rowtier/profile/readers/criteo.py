@@ -288,7 +288,7 @@ def _explain(part: DataPart, wrong: _Wrong, lines: int, columns: Sequence[str]) 
         text = "is not a number; drop the header line, or give Criteo's own files"
     else:
         kind = "a hexadecimal" if name.startswith("C") else "a whole"
-        text = f"is not {kind} number; mend it, or leave the field empty"
+        text = f"is not {kind} number; fix it, or leave the field empty"
     return InvalidError(part.path, [Mistake(f"line {lines}, {name}", fields[wrong.field], text)])
 
 

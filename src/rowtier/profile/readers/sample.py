@@ -15,14 +15,12 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.jit import compiled
 from rowtier.profile.readers.base import Chunk, Columns, DataPart, Ids, Wrapper
+from rowtier.splitmix import STEP, mix
 
 LEAST_GROUPS = 20  # so that the sample is spread over the data
 _GROUPS_PER_SHARE = (
     10  # at 1 % a tenth of the row groups are decoded, and a tenth of their rows kept
 )
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
 
 
 @dataclass(frozen=True)
@@ -124,9 +122,6 @@ def uniform(key: np.uint64, start: int, count: int) -> NDArray[np.float64]:
     """A number in [0, 1) for every position, by SplitMix64: nothing but key and position matter."""
     drawn = np.empty(count)
     for i in range(count):
-        word = key + np.uint64(start + i) * _STEP
-        word = (word ^ (word >> np.uint64(30))) * _MIX_1
-        word = (word ^ (word >> np.uint64(27))) * _MIX_2
-        word ^= word >> np.uint64(31)
+        word = mix(key + np.uint64(start + i) * STEP)
         drawn[i] = np.float64(word >> np.uint64(11)) * 2.0**-53
     return drawn

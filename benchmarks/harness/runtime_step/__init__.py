@@ -1,0 +1,1 @@
+"""Parts of `runtime_step.py`."""

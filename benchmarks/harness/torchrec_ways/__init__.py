@@ -1,0 +1,1 @@
+"""Parts of `torchrec_ways.py`."""
