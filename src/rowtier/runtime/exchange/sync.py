@@ -23,7 +23,7 @@ from rowtier.runtime.exchange.parcels import Grouped, swap_parcels
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.kernels import indices
 from rowtier.runtime.kernels.protocol import Array
-from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.kernels.side import ComputeSide
 from rowtier.runtime.store.address import Piece
 from rowtier.runtime.store.memory import TORCH_DTYPES
 from rowtier.runtime.store.storage import NO_WEIGHTS, Shard, from_bits, to_bits
@@ -92,7 +92,7 @@ class Sync:
         bundles: Sequence[Bundle],
         counters: Counters,
         narrow: bool,
-        side: Side,
+        side: ComputeSide,
     ):
         self.wire, self.counters, self.narrow, self.side = wire, counters, narrow, side
         self.shards = [shard for shard in shards.values() if shard.piece.copies > 1]
