@@ -6,8 +6,9 @@ PIP    := $(BIN)/pip install --quiet --disable-pip-version-check -c constraints.
 INPUTS := pyproject.toml constraints.txt src/rowtier/__init__.py
 
 TESTS  ?= tests
+PLANS  ?= 100
 
-.PHONY: help install check format quick test coverage fuzz demo package site bench results results-quick results-accept docs clean
+.PHONY: help install check format quick test gpu-proof coverage fuzz demo package site bench results results-quick results-accept docs clean
 
 help:     ## list the targets
 	@grep -hE '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -30,6 +31,10 @@ quick: $(VENV)/.dev  ## the tests that take no processes, browsers or long drawi
 
 test: $(VENV)/.dev  ## all tests
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+gpu-proof: $(VENV)/.dev  ## what is shown of GPUs without one; PLANS=1000 for more drawn plans
+	ROWTIER_PRETEND_PLANS=$(PLANS) $(BIN)/python -m pytest -q tests/distributed/test_pretend_training.py
+	$(BIN)/python benchmarks/device_gate.py --json
 
 # Figures count even if a test does not hold while it is watched.
 coverage: $(VENV)/.dev  ## what no test runs, TESTS=tests/cost for a part; writes coverage.json

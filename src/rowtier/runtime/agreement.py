@@ -31,7 +31,7 @@ from rowtier.runtime.exchange.troubles import LostRankError, difference, first_l
 from rowtier.runtime.exchange.watchdog import Patience, RankWatch
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.groups import Group
-from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.kernels.side import ComputeSide
 from rowtier.runtime.options import RunOptions
 from rowtier.runtime.store.world import World
 
@@ -46,7 +46,7 @@ class Prepared(NamedTuple):
     groups: Sequence[Group]
     options: RunOptions
     world: World
-    side: Side
+    side: ComputeSide
 
 
 def prepared_together(

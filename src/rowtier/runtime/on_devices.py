@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
-from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.kernels.side import ComputeSide
 from rowtier.runtime.options import RunOptions
 
 _HOST = 'make the embeddings with device="cpu", or'
 
 
-def refuse_on_device(plan: Plan, options: RunOptions, side: Side) -> None:
+def refuse_on_device(plan: Plan, options: RunOptions, side: ComputeSide) -> None:
     """Refuse a plan or options that only host memory can do, before anything is made."""
     if side.on_host:
         return
@@ -34,7 +34,7 @@ def refuse_on_device(plan: Plan, options: RunOptions, side: Side) -> None:
         )
 
 
-def refuse_call(side: Side, call: str, way_out: str) -> None:
+def refuse_call(side: ComputeSide, call: str, way_out: str) -> None:
     """Refuse a call on a module whose rows lie on a device."""
     if not side.on_host:
         raise UserError(f"{call} on {side.device}: only rows in host memory can do that; {way_out}")

@@ -19,6 +19,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
@@ -165,6 +166,13 @@ def _where() -> str:
     return "unknown"
 
 
+class PretendStream:
+    """The only stream there is, in which everything is done at once."""
+
+    def synchronize(self) -> None:
+        """Everything is done."""
+
+
 @cache
 def install() -> torch.device:
     """Have torch know the device; once a process, and for good."""
@@ -178,6 +186,8 @@ def install() -> torch.device:
             base, _, overload = name.partition(".")
             made = _factory(getattr(getattr(aten, base), overload or "default"))
             library.impl(name, made, "PrivateUse1")
+    module, stream = getattr(torch, NAME), PretendStream()
+    module.current_stream, module.stream = lambda *_: stream, nullcontext
     install.library = library  # type: ignore[attr-defined]  # what is dropped is taken back
     return torch.device(NAME, 0)
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from rowtier.errors import UserError
 from rowtier.runtime.kernels.protocol import Kernels
-from rowtier.runtime.kernels.side import ALL_ROWS, HOST, Side
+from rowtier.runtime.kernels.side import ALL_ROWS, HOST, ComputeSide
 
 PRETEND, CUDA = "pretend", "cuda"
 
@@ -85,7 +85,7 @@ class DeviceSide:
 
 def side_of(
     given: str | torch.device | None, has_hbm: bool, group: dist.ProcessGroup | None
-) -> Side:
+) -> ComputeSide:
     """The side that computes: what is given, or what tiers and the process group imply."""
     if given is None:
         implied = has_hbm and torch.cuda.is_available() and _carries(group, CUDA)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from rowtier.runtime.exchange.wire import Swap, Wire
 from rowtier.runtime.kernels import indices
 from rowtier.runtime.kernels.protocol import Array
-from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.kernels.side import ComputeSide
 from rowtier.runtime.store.memory import TORCH_DTYPES
 from rowtier.runtime.store.storage import from_bits, to_bits
 
@@ -155,7 +155,7 @@ class Layout:
     take the same way back.
     """
 
-    def __init__(self, side: Side, me: int, asked: Ints, got: Ints, width: int, dtype: str):
+    def __init__(self, side: ComputeSide, me: int, asked: Ints, got: Ints, width: int, dtype: str):
         every, asked, got = asked, asked.copy(), got.copy()
         local = asked[:, me].copy()
         assert (local == got[:, me]).all()

@@ -14,7 +14,7 @@ from rowtier.runtime.exchange.parcels import Grouped, swap_entries, swap_parcels
 from rowtier.runtime.exchange.sync import Sums, Sync
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.kernels.protocol import Array
-from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.kernels.side import ComputeSide
 from rowtier.runtime.store.address import Piece
 from rowtier.runtime.store.storage import Shard
 
@@ -32,7 +32,7 @@ class Reducer:
         bundles: Sequence[Bundle],
         counters: Counters,
         narrow: bool,
-        side: Side,
+        side: ComputeSide,
     ):
         self.wire, self.shards, self.counters, self.side = wire, shards, counters, side
         self.sync = Sync(wire, shards, bundles, counters, narrow, side)

@@ -18,7 +18,7 @@ from rowtier.runtime.exchange.sums import SumsRequest, View, add_up, keep_parts
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.kernels import indices
 from rowtier.runtime.kernels.protocol import Array
-from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.kernels.side import ComputeSide
 from rowtier.runtime.store.storage import NO_WEIGHTS
 from rowtier.runtime.store.world import World
 
@@ -101,7 +101,7 @@ class StagedTrip:
 
     request: SumsRequest
     view: View
-    side: Side
+    side: ComputeSide
     stages: list[_Stage] = field(default_factory=list)
 
     @property

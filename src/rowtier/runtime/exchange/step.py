@@ -23,7 +23,7 @@ from rowtier.runtime.exchange.sums import Pooled, SumsRequest, SumsTrip
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.kernels import indices
 from rowtier.runtime.kernels.protocol import Array
-from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.kernels.side import ComputeSide
 from rowtier.runtime.store.address import Piece
 from rowtier.runtime.store.storage import NO_WEIGHTS, Shard
 
@@ -131,7 +131,7 @@ class Exchange:
         shards: dict[int, Shard],
         counters: Counters,
         narrow: bool,
-        side: Side,
+        side: ComputeSide,
     ):
         self.wire = self.ids_wire = wire
         self.side = side

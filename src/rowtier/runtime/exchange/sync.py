@@ -23,7 +23,7 @@ from rowtier.runtime.exchange.parcels import Grouped, swap_parcels
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.kernels import indices
 from rowtier.runtime.kernels.protocol import Array
-from rowtier.runtime.kernels.side import Side
+from rowtier.runtime.kernels.side import ComputeSide
 from rowtier.runtime.store.address import Piece
 from rowtier.runtime.store.memory import TORCH_DTYPES
 from rowtier.runtime.store.storage import NO_WEIGHTS, Shard, from_bits, to_bits
@@ -31,6 +31,7 @@ from rowtier.runtime.store.storage import NO_WEIGHTS, Shard, from_bits, to_bits
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Sums = tuple[Ints, Array]  # slots, rising, and the gradient of each
+Flags = NDArray[np.bool_]
 _UNTOUCHED = 0x80000000  # the bits of −0.0
 
 
@@ -42,6 +43,7 @@ class _Copy:
     spans: Spans
     slots: Ints
     sums: Array  # rows × width
+    touched: Flags | None = None  # which rows, of dense copies on a device; the host sees −0.0
 
     @property
     def dense(self) -> bool:
@@ -90,7 +92,7 @@ class Sync:
         bundles: Sequence[Bundle],
         counters: Counters,
         narrow: bool,
-        side: Side,
+        side: ComputeSide,
     ):
         self.wire, self.counters, self.narrow, self.side = wire, counters, narrow, side
         self.shards = [shard for shard in shards.values() if shard.piece.copies > 1]
@@ -113,15 +115,22 @@ class Sync:
             every = copy.spans.every_slot
             full = self.side.full(len(every), shard.piece.width, -0.0)
             # −0.0 becomes 0.0, as it was touched.
-            full[self.side.put(np.searchsorted(every, slots))] = sums + 0.0
+            at = np.searchsorted(every, slots)
+            full[self.side.put(at)] = sums + 0.0
             copy.slots, copy.sums = every, full
+            if not self.side.on_host:
+                copy.touched = np.zeros(len(every), dtype=np.bool_)
+                copy.touched[at] = True
         return copy
 
     def _up(self, copies: list[_Copy], level: int) -> None:
         """Hand every row to the child that adds it up."""
         sent = [self._for_adders(copy, level) for copy in copies]
         for copy, slots, sums in self._swap(copies, sent, level, up=True):
-            copy.slots, copy.sums = self._added(slots, sums)
+            came = copy.touched
+            copy.slots, copy.sums, index = self._added(slots, sums)
+            if came is not None:
+                copy.touched = np.bincount(index[came], minlength=len(copy.slots)) > 0
 
     def _for_adders(self, copy: _Copy, level: int) -> tuple[Ints, Ints, Ints]:
         """Order, slots and counts of what goes to each rank."""
@@ -138,6 +147,8 @@ class Sync:
         for copy, slots, sums in self._swap(copies, sent, level, up=False):
             order = np.argsort(slots, kind="stable")
             copy.slots, copy.sums = slots[order], sums[self.side.put(order)]
+            if copy.touched is not None:
+                copy.touched = copy.touched[order]
 
     def _for_others(self, copy: _Copy, level: int) -> tuple[Ints, Ints, Ints]:
         size = self.wire.world.size
@@ -191,46 +202,45 @@ class Sync:
     def _swap_beside(
         self, copies: list[_Copy], sent: list[tuple[Ints, Ints, Ints]], level: int, up: bool
     ) -> list[tuple[_Copy, Ints, Array]]:
-        """The same where values lie on a device: names by the host, with how many follow."""
-        named = [at for at, copy in enumerate(copies) if not copy.dense]
-        lanes = [self._names(at, copies[at], sent[at][1]) for at in named]
-        grouped = [Grouped(lane.data, sent[lane.at][2]) for lane in lanes]
-        # Of dense copies only how many they are: eight bytes, which a header has for all others.
-        counts = np.stack([entry[2] for entry in sent], axis=1)
-        got, slots = self.wire.swap_fixed(counts), dict[int, Ints]()
-        self.counters.add("headers", 8 * len(copies), 8 * len(copies))
-        received = swap_parcels(self.wire, grouped).received if grouped else []
-        for lane, parcel in zip(lanes, received, strict=True):
-            slots[lane.at] = parcel.data.astype(np.int64)
-            went = Grouped(sent[lane.at][1], sent[lane.at][2])
-            came = Grouped(slots[lane.at], parcel.counts)
-            self._count(copies[lane.at], lane.flow, lane.size, went, came)
+        """The same where values lie on a device: the host says which rows they are of.
+
+        Of dense copies it says which were touched, a byte a row, so that it need not look.
+        """
+        lanes = [self._said(at, copy, *sent[at][:2]) for at, copy in enumerate(copies)]
+        parcels = swap_parcels(self.wire, [Grouped(lane.data, sent[lane.at][2]) for lane in lanes])
+        self.counters.add("headers", parcels.header_bytes, parcels.header_bytes)
         found = []
-        for at, copy in enumerate(copies):
+        for lane, parcel in zip(lanes, parcels.received, strict=True):
+            copy, (order, here, counts) = copies[lane.at], sent[lane.at]
             if copy.dense:
-                slots[at] = _implied(copy, level, got[:, at], up)
-            values = self._values_beside(copy, sent[at][0], counts[:, at], got[:, at])
-            each = copy.piece.width * copy.piece.table.item_bytes
-            went, came = Grouped(sent[at][1], counts[:, at]), Grouped(slots[at], got[:, at])
-            self._count(copy, "sync", each, went, came)
-            found.append((copy, slots[at], values))
+                slots = _implied(copy, level, parcel.counts, up)
+                copy.touched = parcel.data.view(np.bool_)
+            else:
+                slots = parcel.data.astype(np.int64)
+            went, came = Grouped(here, counts), Grouped(slots, parcel.counts)
+            if copy.dense:
+                self.counters.add(lane.flow, counts, parcel.counts)
+            else:
+                self._count(copy, lane.flow, lane.size, went, came)
+            self._count(copy, "sync", copy.piece.width * copy.piece.table.item_bytes, went, came)
+            found.append((copy, slots, self._values_beside(copy, order, counts, parcel.counts)))
         return found
+
+    def _said(self, at: int, copy: _Copy, order: Ints, slots: Ints) -> _Lane:
+        """What the host tells of a copy's rows: their names, or whether they were touched."""
+        if not copy.dense:
+            return self._names(at, copy, slots)
+        assert copy.touched is not None
+        return _Lane(at, "headers", copy.touched[order].view(np.uint8), 1)
 
     def _values_beside(self, copy: _Copy, order: Ints, counts: Ints, got_counts: Ints) -> Array:
         """The rows of one copy that came, in the order of ranks."""
-        dtype, side = TORCH_DTYPES[copy.piece.table.dtype], self.side
-        sent = copy.sums[side.put(order)]
-        rounded = sent.to(dtype)
-        if dtype.itemsize == 2:
-            # What was touched must not round to the −0.0 that says it was not.
-            bits, whole = rounded.view(torch.int16), sent.view(torch.int32)
-            lost = (bits == -(2**15)) & (whole != -(2**31))
-            rounded = torch.where(lost, torch.zeros_like(bits), bits).view(dtype)
-        got = rounded.new_empty(int(got_counts.sum()), copy.piece.width)
-        each = copy.piece.width * dtype.itemsize
+        dtype, width = TORCH_DTYPES[copy.piece.table.dtype], copy.piece.width
+        sent = copy.sums[self.side.put(order)].to(dtype)
+        got, each = sent.new_empty(int(got_counts.sum()), width), width * dtype.itemsize
         if self.wire.world.group is None:
-            return sent
-        self.wire.swap_beside(rounded, counts * each, got, got_counts * each)
+            return sent.to(torch.float32)
+        self.wire.swap_beside(sent, counts * each, got, got_counts * each)
         return got.to(torch.float32)
 
     def _count(self, copy: _Copy, flow: str, size: int, sent: Grouped, got: Grouped) -> None:
@@ -242,27 +252,27 @@ class Sync:
                 flow, spans.slot_numbers, size * _by_span(spans, sent), size * _by_span(spans, got)
             )
 
-    def _added(self, slots: Ints, sums: Array) -> Sums:
-        """Add up what several children have for the same row, in the order it came."""
+    def _added(self, slots: Ints, sums: Array) -> tuple[Ints, Array, Ints]:
+        """Add up what several children have for the same row, in the order it came.
+
+        Slots, sums, and which of them each one that came is in.
+        """
         found, index = indices.distinct(slots)
         side = self.side
         added = side.full(len(found), sums.shape[1], -0.0)
         args = (side.every(len(slots)), side.put(NO_WEIGHTS), added, side.put(index), 0)
         side.kernels.add_rows(sums, *args)
-        return found, added
+        return found, added, index
 
     def _touched(self, copies: list[_Copy]) -> dict[int, Sums]:
-        """The rows that somebody touched, of all copies; a device is waited for once."""
-        found = {c.piece.number: (c.slots, c.sums) for c in copies}
-        dense = [copy for copy in copies if copy.dense]
-        if not dense:
-            return found
-        first = self.side.host(self.side.joined([copy.sums[:, 0] for copy in dense]))
-        bits, at = np.ascontiguousarray(first).view(np.uint32), 0
-        for copy in dense:
-            rows = np.flatnonzero(bits[at : at + len(copy.slots)] != _UNTOUCHED)
-            found[copy.piece.number] = (copy.slots[rows], copy.sums[self.side.put(rows)])
-            at += len(copy.slots)
+        """The rows that somebody touched, of all copies."""
+        found = {}
+        for copy in copies:
+            slots, sums = copy.slots, copy.sums
+            if copy.dense:
+                rows = np.flatnonzero(_flags(copy))
+                slots, sums = slots[rows], sums[self.side.put(rows)]
+            found[copy.piece.number] = (slots, sums)
         return found
 
     def _names(self, at: int, copy: _Copy, slots: Ints) -> _Lane:
@@ -319,3 +329,11 @@ def _dense_rows(copy: _Copy, level: int, child: int) -> Ints:
     for below in range(copy.piece.way.level + 1, level):
         slots = slots[copy.digit(slots, below) == copy.child(below)]
     return np.asarray(slots[copy.digit(slots, level) == child])
+
+
+def _flags(copy: _Copy) -> Flags:
+    """Which rows of a dense copy were touched."""
+    if copy.touched is not None:
+        return copy.touched
+    bits = np.ascontiguousarray(copy.sums[:, 0]).view(np.uint32)
+    return np.asarray(bits != _UNTOUCHED)

@@ -21,7 +21,7 @@ from rowtier.runtime.kernels.protocol import Array, Kernels
 BLOCK_ROWS = 4096  # that fit into a processor's cache with their gradients
 
 
-class Side(Protocol):
+class ComputeSide(Protocol):
     """Where rows are computed with."""
 
     kernels: Kernels
@@ -122,5 +122,5 @@ class HostSide:
         return sum(float(np.square(array, dtype=np.float64).sum()) for array in arrays)
 
 
-HOST: Side = HostSide()
+HOST: ComputeSide = HostSide()
 ALL_ROWS = sys.maxsize

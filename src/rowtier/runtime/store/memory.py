@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from rowtier.errors import UserError
 from rowtier.reading import StrPath
 from rowtier.runtime.kernels.protocol import Array
-from rowtier.runtime.kernels.side import HOST, Side
+from rowtier.runtime.kernels.side import HOST, ComputeSide
 from rowtier.runtime.store.pages import BUFFER_BYTES, LEAST_FRAMES, PAGE_BYTES, Pages
 from rowtier.units import parse_bytes
 
@@ -47,7 +47,7 @@ class Rows(Protocol):
     in_slots: bool  # places are slots
 
     @property
-    def side(self) -> Side:
+    def side(self) -> ComputeSide:
         """Whose kernels take these arrays."""
         ...
 
@@ -95,7 +95,7 @@ class Memory(Protocol):
 class HostRows:
     """Arrays that the host reads and writes."""
 
-    side: Side = HOST
+    side: ComputeSide = HOST
 
     def read(self, array: NDArray[Any], places: Ints) -> NDArray[Any]:
         """Rows of one of the arrays, or of some of its columns."""
@@ -247,7 +247,7 @@ def _record_bytes(form: Form) -> int:
     return _weight_bytes(form) + 4 * sum(form.state.values())
 
 
-def memory_of(tier: str, side: Side) -> Memory:
+def memory_of(tier: str, side: ComputeSide) -> Memory:
     """Memory of a tier: the host's, or of a device its own for HBM and pinned for all others."""
     if side.on_host:
         return Ram()
@@ -263,7 +263,7 @@ def is_device_memory(tier: str) -> bool:
     return "hbm" in tier.lower()
 
 
-def memories(tier_names: tuple[str, ...], given: Tiers, side: Side) -> dict[str, Memory]:
+def memories(tier_names: tuple[str, ...], given: Tiers, side: ComputeSide) -> dict[str, Memory]:
     """What keeps each tier: files where a folder is given, else memory that the side reaches."""
     found: dict[str, Memory] = {name: memory_of(name, side) for name in tier_names}
     for name, place in given.items():

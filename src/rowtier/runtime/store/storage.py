@@ -15,7 +15,7 @@ from rowtier.jit import compiled
 from rowtier.runtime.kernels import indices
 from rowtier.runtime.kernels.protocol import Array
 from rowtier.runtime.kernels.rule import Rule
-from rowtier.runtime.kernels.side import BLOCK_ROWS, HOST, Side
+from rowtier.runtime.kernels.side import BLOCK_ROWS, HOST, ComputeSide
 from rowtier.runtime.store.address import Piece
 from rowtier.runtime.store.memory import TORCH_DTYPES, DiskRows, Form, Memory, Rows
 from rowtier.tables import Table
@@ -67,7 +67,7 @@ class Shard:
     inside: Shard | None = None  # of a bundle: then the rows are there, from slot `base` on
     base: int = 0
     given: Rows | None = None  # rows that are kept already, in the same slots
-    side: Side = HOST  # where lanes and gradients are
+    side: ComputeSide = HOST  # where lanes and gradients are
     rows: Rows = field(init=False)
     weights: Array = field(init=False)  # by place; on the host float32, or 16 bits as uint16
     state: dict[str, Array] = field(init=False)
