@@ -29,8 +29,9 @@ from rowtier.runtime.optim import Optimizer
 from rowtier.runtime.shared_remap import shared_remapper
 from rowtier.runtime.store.address import Piece, pieces_of
 from rowtier.runtime.store.changes import ALL, Changes, Marks
-from rowtier.runtime.store.memory import Memory, Rows, memories
+from rowtier.runtime.store.memory import Memory, Rows
 from rowtier.runtime.store.storage import Init, Shard, first_weights
+from rowtier.runtime.store.tier_memories import memories
 from rowtier.runtime.store.world import World
 from rowtier.tables import Table
 

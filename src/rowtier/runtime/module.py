@@ -23,7 +23,7 @@ from rowtier.profile.vocabulary import Vocabulary
 from rowtier.reading import StrPath
 from rowtier.runtime.agreement import Prepared, prepared_together
 from rowtier.runtime.dense_time import DenseTime
-from rowtier.runtime.device.side import side_of
+from rowtier.runtime.device.choose import side_of
 from rowtier.runtime.engine import CLIP, FORWARD, Asked, Engine
 from rowtier.runtime.exchange.counters import Counters, Totals
 from rowtier.runtime.exchange.watchdog import Patience
@@ -36,8 +36,8 @@ from rowtier.runtime.options import Gradients, RunOptions
 from rowtier.runtime.read_only import refuse_training
 from rowtier.runtime.row_gradient import Waiting
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
-from rowtier.runtime.store.memory import Tiers, is_device_memory
 from rowtier.runtime.store.storage import Init
+from rowtier.runtime.store.tier_memories import Tiers, is_device_memory
 from rowtier.runtime.store.world import World
 from rowtier.runtime.torch_optimizers import refuse_in_backward
 from rowtier.runtime.traced import Output, register, trace

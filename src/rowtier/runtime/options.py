@@ -7,8 +7,8 @@ from typing import Literal
 
 from rowtier.errors import UserError
 from rowtier.runtime.exchange.watchdog import Patience
-from rowtier.runtime.store.memory import Tiers
 from rowtier.runtime.store.storage import Init
+from rowtier.runtime.store.tier_memories import Tiers
 
 Gradients = Literal["mean", "sum"]
 USUAL_HEAT_COUNTS = 64  # steps for each that is counted: well below 1 % of training time
