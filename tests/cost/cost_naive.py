@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import product
-from zlib import crc32
 
 import numpy as np
 from cost.mixed_naive import mixed_tables
@@ -164,29 +163,15 @@ class Table:
         if self.L:
             self._walk_sums()
 
-    def _dealt_to(self, band: Band, m: int, place: int) -> int:
-        """Which of m blocks has a row, if hot rows were dealt out to all that have room left."""
-        room = [int(count) for count in band.rows_per_member(m)]
-        while True:
-            taking = [member for member in range(m) if room[member]]
-            first = crc32(self.stats.table.name.encode()) % len(taking)
-            if place < len(taking):
-                return (taking[first:] + taking[:first])[place]
-            place -= len(taking)
-            for member in taking:
-                room[member] -= 1
-
     def _homes(self, band: Band, members: tuple[int, ...], rank: int) -> Iterator[tuple]:
         """Where a row may lie, with what probability: (weight, member, place for gateways)."""
         m = len(members)
         block = -(-band.rows // m)
         if band.order == "spread":
             yield 1.0, (rank - band.start + band.offset) % m, rank - band.start
-        elif self.row_of is None:  # nobody knows where it is among its member's
-            member = self._dealt_to(band, m, rank - band.start)
-            places = [place for place in range(band.rows) if place // block == member]
-            for place in places:
-                yield 1 / len(places), member, place
+        elif self.row_of is None:
+            for place in range(band.rows):
+                yield 1 / band.rows, place // block, place
         else:
             ranks = sorted(range(band.start, band.stop), key=lambda r: self.row_of[r])
             place = ranks.index(rank)

@@ -4,19 +4,12 @@ A row's *place* in its band is its rank counted from the band's start (`spread`)
 position when the band's rows are sorted by id (`blocks`). `spread` deals place x to member
 (x + offset) mod m; `blocks` gives each member a contiguous run of places. In a group that
 does not hold the row, its *gateway* is device (x + offset) mod (devices of the group).
-
-Without the row order nobody knows which block a hot row is in, but some block has it. Blocks are
-then priced as if their rows had been dealt out by rank, which is about as even as an unknown order
-can be; where dealing begins differs from table to table, as hot rows of different tables have
-nothing to do with each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from math import lcm
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,17 +53,16 @@ def deal(
     members: int,
     gateways: int = 1,
     rows: Ints | None = None,
-    name: str = "",
 ) -> Dealt:
     """Add up `values` (one column per bucket of the curve, falling) over each class of rows.
 
-    `gateways` is the size of the largest group that a row needs a gateway in; `name` is the
-    table's, which tells where unknown blocks begin to be hot.
+    `gateways` is the size of the largest group that a row needs a gateway in. Without the
+    row order every block of row ids is as hot as another.
     """
     if band.order == "spread":
         return _spread(band, curve, values, members, gateways)
     if rows is None or members == gateways == 1:
-        return _unknown_blocks(band, curve, values, members, gateways, name)
+        return _even_blocks(band, curve, values, members, gateways)
     return _known_blocks(band, curve, values, members, gateways, rows)
 
 
@@ -97,33 +89,15 @@ def _spread(band: Band, curve: Curve, values: Floats, members: int, gateways: in
     return Dealt(place % members, place % gateways, sums)
 
 
-def _unknown_blocks(
-    band: Band, curve: Curve, values: Floats, members: int, gateways: int, name: str
-) -> Dealt:
-    """Blocks of rows in an order that nobody knows: hot rows are dealt out, to all with room."""
-    kept = band.rows_per_member(members)
-    sums = np.zeros((len(values), members))
-    start = band.start
-    for count, turns in _turns(kept):
-        part = band.model_copy(update={"start": start, "stop": start + count * turns, "offset": 0})
-        dealt = _spread(part, curve, values, count, 1).by_member(count)
-        sums[:, :count] += np.roll(dealt, crc32(name.encode()) % count, axis=1)
-        start = part.stop
+def _even_blocks(band: Band, curve: Curve, values: Floats, members: int, gateways: int) -> Dealt:
+    ends, inside = _buckets(band, curve, values)
+    total = inside @ _widths(ends)
     member, gateway = _grid(members, gateways)
     first, last = _block_edges(band, members)
     # places x of a block with x + offset ≡ gateway
     turn = (gateway - band.offset) % gateways
-    here = -(-(last[member] - turn) // gateways) - -(-(first[member] - turn) // gateways)
-    return Dealt(member, gateway, sums[:, member] * (here / np.maximum(kept, 1)[member]))
-
-
-def _turns(kept: Ints) -> Iterator[tuple[int, int]]:
-    """How many members take part in dealing, and for how many turns: all but one have as many."""
-    block, full = int(kept[0]), int((kept == kept[0]).sum())
-    rest = int(kept[full]) if full < len(kept) else 0
-    if rest:
-        yield full + 1, rest
-    yield full, block - rest
+    count = -(-(last[member] - turn) // gateways) - -(-(first[member] - turn) // gateways)
+    return Dealt(member, gateway, total[:, None] * (count / band.rows))
 
 
 def _known_blocks(

@@ -44,8 +44,8 @@ def served_by_band(
         for band in bands[stats.table.name]:
             level = tree.scopes[band.scope]
             holders = tree.holders_of(band)
-            members, name = holders.shape[1], stats.table.name
-            share = deal(band, stats.curve, heat, members, 1, rows, name).by_member(members)[0]
+            dealt = deal(band, stats.curve, heat, holders.shape[1], rows=rows)
+            share = dealt.by_member(holders.shape[1])[0]
             yield (
                 stats,
                 band,

@@ -202,8 +202,7 @@ class Tally:
         ]
         amounts = by_kind[0][0]
         values = subject.basis[amounts.basis_rows[:-1]]
-        stats = subject.stats
-        dealt = deal(band, stats.curve, values, count, gateways, subject.rows, stats.table.name)
+        dealt = deal(band, subject.stats.curve, values, count, gateways, subject.rows)
         sums = np.empty((len(values) + 1, count))
         sums[:-1] = dealt.by_member(count)
         sums[-1] = band.rows if count == 1 else band.rows_per_member(count)

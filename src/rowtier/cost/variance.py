@@ -99,8 +99,7 @@ class _Touches:
         curve = table.stats.curve
         hits = np.where((used == LOOKUPS)[:, None], 1.0, curve.once) * curve.probabilities
         values = np.stack([*(basis[i] * missed[j] for i, j in pairs), *(hits * missed)])
-        name = table.stats.table.name
-        return cls(used, pairs, deal(band, curve, values, members, gateways, table.rows, name))
+        return cls(used, pairs, deal(band, curve, values, members, gateways, table.rows))
 
     def quadratic(self, weights: Floats, groups: Floats) -> Floats:
         """Factors of the pairs in the variance of Σ weights · touches of so many groups."""

@@ -48,7 +48,7 @@ MANY_TABLES = 50  # of which a part tells most: few rows matter by themselves
 WITHOUT_OWNERS = ("sca",)  # methods that spread every row, and take long
 CUT_SEQUENCES = ("flexshard",)  # methods that without sequence tables are row-wise
 CUT_TABLES = ("recshard",)  # methods that do so on demand
-# Without counts nobody knows which blocks are hot. Dealing the same rows out really is even.
+# Without counts, blocks of row ids look evenly hot. Dealing the same rows out really is even.
 DEALT = ("row-wise-coalesced",)
 BUSIEST = (0.05, 0.25)  # of all tables, that other plans are priced with first
 SURELY = 1.02  # times slower: a part of the tables may be placed and bundled otherwise
