@@ -1,6 +1,6 @@
 """Plans that live: what following the data gains, and what counting, saving and moving cost.
 
-Every part is a module of living_parts/, which says in its docstring what it does:
+Every part is a module of harness.living/, which says in its docstring what it does:
 
     contenders  autopilot_vs_static_drift, autopilot_vs_static_min, autopilot_vs_oracle
     counts      counts_overhead: counting one step in 64 over the time of steps
@@ -41,7 +41,7 @@ def measure(quick: bool, only: str) -> Measured:
     figures: dict[str, float | None] = {}
     for part in only.split(",") if only else PARTS:
         began = time.monotonic()
-        found = importlib.import_module(f"living_parts.{part}").measure(quick)
+        found = importlib.import_module(f"harness.living.{part}").measure(quick)
         seconds = time.monotonic() - began
         rows += [{"part": part, "found": row} for row in found.rows]
         figures |= {**found.figures, f"{part}_seconds": seconds}

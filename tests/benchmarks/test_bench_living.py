@@ -11,13 +11,13 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 pytest.importorskip("torch", reason="torch is not installed")
 
 from harness.form import Measured  # noqa: E402
+from harness.living.settled import settled_s  # noqa: E402
 from living import GOALS, PARTS, measure  # noqa: E402
-from living_parts.settled import settled_s  # noqa: E402
 
 
 def test_every_part_can_be_run() -> None:
     for part in PARTS:
-        assert callable(importlib.import_module(f"living_parts.{part}").measure)
+        assert callable(importlib.import_module(f"harness.living.{part}").measure)
 
 
 def test_parts_are_told_apart_and_their_figures_come_together(
@@ -27,7 +27,7 @@ def test_parts_are_told_apart_and_their_figures_come_together(
         return lambda quick: Measured([{"quick": quick}], {figure: 0.5})
 
     for name, figure in (("counts", "counts_overhead"), ("migration", "migrate_time_error")):
-        module = importlib.import_module(f"living_parts.{name}")
+        module = importlib.import_module(f"harness.living.{name}")
         monkeypatch.setattr(module, "measure", part(figure))
     found = measure(quick=True, only="counts,migration")
     assert found.rows == [
@@ -44,7 +44,7 @@ def test_single_steps_that_were_stopped_do_not_count_and_slow_times_do() -> None
 
 
 def test_three_contenders_train_a_stream_that_drifts_and_one_decides_at_checks() -> None:
-    contenders = importlib.import_module("living_parts.contenders")
+    contenders = importlib.import_module("harness.living.contenders")
     found = contenders.measure(quick=True)
     assert found.figures.keys() < GOALS.keys()
     assert all(figure > 0 for figure in found.figures.values())

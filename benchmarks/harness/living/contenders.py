@@ -12,8 +12,8 @@ Three contenders train the same batches in turns of ten steps in the same proces
 first plan; one has an Autopilot, whose counting, moving and waiting for a plan is part of its time;
 the oracle is replanned at every check from all that was looked up since the one before, and neither
 planning nor moving is part of its time. Figures are steps per second over the whole run, as ratios.
-A busy machine stops single turns for seconds, so what a run takes is added up from the medians of
-every twenty turns, and all that the Autopilot's calls took; `whole_…` has the same of plain sums.
+A busy machine stops single turns for seconds, so `settled_…` has the same with what a run takes
+added up from the medians of every twenty turns, and all that the Autopilot's calls took.
 
 The Autopilot's process plans beside all three, at low priority, so what it takes from them is in no
 ratio; `planning_cpu_s` is its processor time. `cpu_ms` is that of a step, of one rank.
@@ -26,12 +26,11 @@ from itertools import pairwise
 from typing import Any
 
 from harness.form import Measured
+from harness.living.race import ORACLE, PILOT, STATIC, TURN, Race, raced
+from harness.living.settled import settled_s
+from harness.living.streams import Stream, streams
 from harness.ranks import run_ranks
 from harness.trainer import machine
-
-from living_parts.race import ORACLE, PILOT, STATIC, TURN, Race, raced
-from living_parts.settled import settled_s
-from living_parts.streams import Stream, streams
 from rowtier import make_plan
 
 RANKS, CHECKS, IN_RAM = 2, 6, 0.2
@@ -73,8 +72,8 @@ def _measured(stream: Stream, batch_size: int, least_every: int) -> Row:
     race = Race(stream, plan, replanned, batch_size, steps, every, counted, BUFFER_BYTES)
     found = run_ranks(RANKS, raced, race)[0]
     turns, extra_s = found["turns_s"], {PILOT: found["checks_s"]}
-    whole = {name: sum(times) + extra_s.get(name, 0.0) for name, times in turns.items()}
-    seconds = {
+    seconds = {name: sum(times) + extra_s.get(name, 0.0) for name, times in turns.items()}
+    settled = {
         name: settled_s(times, NEIGHBOURS) + extra_s.get(name, 0.0) for name, times in turns.items()
     }
     return {
@@ -85,8 +84,8 @@ def _measured(stream: Stream, batch_size: int, least_every: int) -> Row:
         "oracle_steps_per_s": steps / seconds[ORACLE],
         "vs_static": seconds[STATIC] / seconds[PILOT],
         "vs_oracle": seconds[ORACLE] / seconds[PILOT],
-        "whole_vs_static": whole[STATIC] / whole[PILOT],
-        "whole_vs_oracle": whole[ORACLE] / whole[PILOT],
+        "settled_vs_static": settled[STATIC] / settled[PILOT],
+        "settled_vs_oracle": settled[ORACLE] / settled[PILOT],
         "checks_s": found["checks_s"],
         "cpu_ms": {name: 1e3 * spent / steps for name, spent in found["cpu_s"].items()},
         "planning_cpu_s": found["planning_cpu_s"],

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from living_parts.streams import Stream
+from harness.living.streams import Stream
 from rowtier import Plan
 from rowtier.torch import SGD, Autopilot, Disk, ShardedEmbeddings
 

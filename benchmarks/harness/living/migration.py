@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+
 from harness.form import Measured
 from harness.ranks import free_port, run_ranks
 from harness.step_truth.job import calibrated_twice

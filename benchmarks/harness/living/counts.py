@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 from fault_kinds.step_overhead import POOLED, SMALL, Shape, _ids, _seconds
-from harness.form import Measured
 
+from harness.form import Measured
 from rowtier import Band, Cluster, FeatureStats, Plan, Profile, RowCounts, Table, TableStats
 from rowtier.runtime.options import USUAL_HEAT_COUNTS
 from rowtier.torch import SGD, ShardedEmbeddings

@@ -2,9 +2,9 @@
 
 Steps are timed in blocks, in turns without a save and with one that is written behind them.
 `async_save_stall` is the time that a block with a save takes longer, its call included, over what a
-save takes that is waited for; `delta_save_stall` the same if it holds only what changed. Steps of a
-block are added up from the medians of every five. `delta_bytes_over_changed_rows`: bytes of a
-delta's folder over those of its rows and ids.
+save takes that is waited for, the median over rounds; `delta_save_stall` the same if it holds only
+what changed. `delta_bytes_over_changed_rows`: bytes of a delta's folder over those of its rows and
+ids.
 """
 
 from __future__ import annotations
@@ -12,20 +12,18 @@ from __future__ import annotations
 import statistics
 import tempfile
 import time
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
 from harness.form import Measured
 from harness.ranks import run_ranks
-
-from living_parts.settled import settled_s
 
 RANKS, DIM, BATCH = 2, 64, 512
 ROWS, QUICK_ROWS = 2**18, 2**14  # of each of two tables, with as much state: 256 MiB together
 IDS = 20  # a sample and table
-ROUNDS, QUICK_ROUNDS, NEIGHBOURS = 7, 3, 5
+ROUNDS, QUICK_ROUNDS = 7, 3
 
 
 def measure(quick: bool) -> Measured:
@@ -79,17 +77,16 @@ class _Trained:
         self.embeddings = ShardedEmbeddings(plan_of(rows, DIM, RANKS), Adagrad(0.01), deltas=True)
         self.parts = parts_of(self.embeddings, 0)
 
-    def steps(self, count: int) -> list[float]:
-        """Train; seconds of each step."""
+    def steps(self, count: int) -> float:
+        """Train; seconds of all steps."""
         import torch
 
-        lengths, times = torch.full((BATCH,), IDS), [time.perf_counter()]
+        lengths, began = torch.full((BATCH,), IDS), time.perf_counter()
         for _ in range(count):
             batch = {name: (torch.from_numpy(self._ids()), lengths) for name in ("a", "b")}
             sum(found.sum() for found in self.embeddings(batch).values()).backward()
             self.embeddings.optimizer.step()
-            times.append(time.perf_counter())
-        return [stop - start for start, stop in pairwise(times)]
+        return time.perf_counter() - began
 
     def _ids(self) -> Any:
         return (self.rows * self.random.random(BATCH * IDS) ** 4).astype(np.int64)
@@ -124,7 +121,7 @@ class _Trained:
         blocks: dict[str, list[float]] = {"none": [], "behind": [], "delta behind": []}
         calls: dict[str, list[float]] = {"behind": [], "delta behind": []}
         for _ in range(rounds):
-            blocks["none"].append(settled_s(self.steps(count), NEIGHBOURS))
+            blocks["none"].append(self.steps(count))
             for kind in calls:
                 call_s, seconds = self._block(count, kind)
                 blocks[kind].append(call_s + seconds)
@@ -142,9 +139,9 @@ class _Trained:
     def _block(self, count: int, kind: str) -> tuple[float, float]:
         """Steps behind which a save is written: seconds of the call, and of the steps."""
         call_s, pending = self.timed(self.save, wait=False, delta_of=kind != "behind")
-        times = self.steps(count)
+        seconds = self.steps(count)
         pending.wait()
-        return call_s, settled_s(times, NEIGHBOURS)
+        return call_s, seconds
 
     def _delta_ratio(self) -> float:
         from rowtier import Delta

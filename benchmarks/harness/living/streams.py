@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from harness.folders import DATA
-from harness.step_truth.data import Bags, _taken
 from real_data import lookups_of, tables_of
 
 import rowtier
+from harness.folders import DATA
+from harness.step_truth.data import Bags, _taken
 from rowtier import Profile, Tables, make_profile
 from rowtier.profile.readers import open_source
 
