@@ -275,7 +275,9 @@ class Shard:
 
     def take_segments(self) -> Segments | None:
         """All gradients that wait, if rows may be changed while they are summed."""
-        if self.on_disk or not self.plain or not self._one_part or self.parts[0].is_one_run:
+        if self.on_disk or not self.in_reach or not self.plain:
+            return None
+        if not self._one_part or self.parts[0].is_one_run:
             return None
         return self.segments(self.parts.pop())
 
