@@ -17,7 +17,8 @@ from rowtier import Band, Plan, Profile, Table
 from rowtier.cost.bundling import PiecesRun, pieces_run
 from rowtier.cost.tree import tree_of
 from rowtier.plan.bags import Jagged
-from rowtier.runtime.exchange.bundles import Bundle, Window, bundles_of
+from rowtier.runtime.exchange.bundle_layout import bundles_of
+from rowtier.runtime.exchange.bundles import Bundle, Window
 from rowtier.runtime.store.address import pieces_of
 from rowtier.runtime.store.world import World
 

@@ -15,7 +15,8 @@ from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.agreement import Prepared
 from rowtier.runtime.dense_time import DenseTime, Inside
-from rowtier.runtime.exchange.bundles import Lookups, bundles_of
+from rowtier.runtime.exchange.bundle_layout import bundles_of
+from rowtier.runtime.exchange.bundles import Lookups
 from rowtier.runtime.exchange.counters import Counters
 from rowtier.runtime.exchange.reduce import Reducer
 from rowtier.runtime.exchange.stamps import CallFacts, CallKind, Standing

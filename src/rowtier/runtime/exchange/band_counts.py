@@ -14,7 +14,8 @@ from rowtier.runtime.exchange.bundles import Lookups
 from rowtier.runtime.exchange.counters import Counters
 from rowtier.runtime.exchange.rows import RowsTrip
 from rowtier.runtime.exchange.staged import StagedTrip
-from rowtier.runtime.exchange.sums import SumsRequest, SumsTrip
+from rowtier.runtime.exchange.sums import SumsRequest
+from rowtier.runtime.exchange.sums_trip import SumsTrip
 
 Ints = NDArray[np.int64]
 

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rowtier.runtime.exchange.parcels import Grouped, Layout, swap_entries, swap_lanes
-from rowtier.runtime.exchange.sums import SumsRequest, View, add_up, keep_parts
+from rowtier.runtime.exchange.sums import SumsRequest, View
+from rowtier.runtime.exchange.sums_trip import add_up, keep_parts
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.kernels import indices
 from rowtier.runtime.kernels.protocol import Array

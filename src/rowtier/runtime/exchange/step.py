@@ -19,7 +19,8 @@ from rowtier.runtime.exchange.counters import Counters
 from rowtier.runtime.exchange.parcels import Grouped, Layout, Parcels, swap_lanes, swap_parcels
 from rowtier.runtime.exchange.rows import RowsTrip
 from rowtier.runtime.exchange.staged import StagedTrip, bags_of_bits, bits_of_bags
-from rowtier.runtime.exchange.sums import Pooled, SumsRequest, SumsTrip
+from rowtier.runtime.exchange.sums import Pooled, SumsRequest
+from rowtier.runtime.exchange.sums_trip import SumsTrip
 from rowtier.runtime.exchange.wire import Wire
 from rowtier.runtime.kernels import indices
 from rowtier.runtime.kernels.protocol import Array
