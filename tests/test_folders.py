@@ -19,8 +19,9 @@ from rowtier import (
     folders,
     make_profile,
 )
-from rowtier.folders import claimed, replace_folder
+from rowtier.folders import claimed, read_steadily, replace_folder
 from rowtier.manifest import read_manifest, sealed
+from rowtier.reading import StrPath
 from rowtier.renaming import move_to_free
 
 HOLD = """
@@ -236,6 +237,19 @@ def test_an_old_result_that_was_removed_by_half_goes(removed: list[str], tmp_pat
     write(tmp_path / "r", "two")
     assert os.listdir(tmp_path) == ["r"]
     assert sorted(os.listdir(tmp_path / "r")) == ["inner", "manifest.json", "marker"]
+
+
+def test_a_folder_that_is_replaced_during_every_read_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+
+    def read(folder: StrPath) -> str:
+        (tmp_path / "next").mkdir()
+        Path(folder).rename(tmp_path / f"was-{len(list(tmp_path.iterdir()))}")
+        (tmp_path / "next").rename(folder)
+        return "half of it"
+
+    with pytest.raises(UserError, match=r"p was replaced 100 times .* wait until its writer"):
+        read_steadily(tmp_path / "p", read)
 
 
 def test_a_reader_gets_one_result_or_the_other_while_both_are_written(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from rowtier.writing import folder_mode, hidden, leftovers, real, sync_folder, w
 PARTS = "parts"  # of a profile that is not finished
 _NEW, _OLD = "new", "old"
 _SHOWN = 3  # names in an error
-_PATIENCE = 10  # replacements while a folder is read
+_PATIENCE = 100  # replacements while a folder is read
 T = TypeVar("T")
 _claims: ContextVar[frozenset[tuple[int, Path]]] = ContextVar("claims", default=frozenset())
 
@@ -90,7 +90,9 @@ def read_steadily(folder: StrPath, read: Callable[[StrPath], T]) -> T:
         else:
             if _identity(folder) == before:
                 return found
-    return read(folder)
+    raise UserError(
+        f"{folder} was replaced {_PATIENCE} times while it was read: wait until its writer is done"
+    )
 
 
 def check_replaceable(target: Path, marker: str) -> None:

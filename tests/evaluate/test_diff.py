@@ -149,9 +149,9 @@ def test_what_moves_is_what_a_dictionary_of_all_rows_says(both: tuple[Plan, Plan
 
 @given(pairs(ordered=False))
 @settings(max_examples=60, deadline=None)
-def test_plans_without_rows_are_compared_by_rank(both: tuple[Plan, Plan]) -> None:
+def test_plans_without_rows_are_compared_by_position(both: tuple[Plan, Plan]) -> None:
     check(*both)
-    assert "by rank" in rowtier.diff(*both).notes[0]
+    assert "by position" in rowtier.diff(*both).notes[0]
 
 
 @given(pairs())

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rowtier.errors import UserError
@@ -114,6 +114,7 @@ def test_an_unknown_model_is_refused():
         rm_profile("rm4")
 
 
+@example(rows=588_967_464, values=2_347_955_430, exponent=2.5, shift=0.0)  # mass lost in rounding
 @settings(max_examples=100, deadline=None)
 @given(
     rows=st.integers(1, 10**10),

@@ -88,9 +88,13 @@ def hashed_curve(rows: int, mass: ZipfMass, lookups: int) -> Curve:
 
 
 def _falling(stops: Ints, reached: Floats) -> Floats:
-    """Mass per bucket from cumulative mass, with rounding errors in its order removed."""
+    """Mass per bucket from cumulative mass, with rounding errors in its order removed.
+
+    A bucket whose mass is lost in rounding is as hot as the one before it.
+    """
     widths = np.diff(stops, prepend=0)
-    heat = np.minimum.accumulate(np.diff(reached, prepend=0.0) / widths)
+    heat = np.diff(reached, prepend=0.0) / widths
+    heat = np.minimum.accumulate(np.where(heat > 0, heat, np.inf))
     mass = heat * widths
     return np.asarray(mass / mass.sum())
 
