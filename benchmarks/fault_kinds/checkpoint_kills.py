@@ -1,8 +1,10 @@
 """Kills (−9) a process that saves checkpoints, at any moment, and looks at what is left.
 
 Every round forks a process that loads the checkpoint and saves one after the other, kills it a
-random time after its load, and loads: all of what is loaded must be of one save, the last that the
-process completed or the one it was writing. Then this process saves, and nothing else may be left.
+random time after its load (every second round: after files of a new save are seen, so that a slow
+machine kills it while it writes, too), and loads: all of what is loaded must be of one save, the
+last that the process completed or the one it was writing. Then this process saves, and nothing else
+may be left.
 
 In turns saves are whole, hold what changed since the one before, or do so behind training.
 
@@ -35,6 +37,7 @@ from rowtier.torch import ShardedEmbeddings
 
 ROWS, DIM = 8_000, 16
 SAVES = ("whole", "delta", "behind")
+LONGEST_S = 10.0  # for a save to begin
 
 
 @dataclass(frozen=True)
@@ -95,8 +98,11 @@ def _killed(folder: Path, count: int, dice: random.Random, saved: _Saved) -> dic
     each_s, last = time.perf_counter() - began, 2
     found = {"kills": 0, "kills_lost": 0, "old": 0, "new": 0, "halves_beside": 0}
     leftovers = 0
-    for _ in range(count):
-        before = _killed_while_saving(folder, saved, dice.uniform(0, 3 * each_s))
+    for turn in range(count):
+        wait_s = dice.uniform(0, 3 * each_s)
+        if turn % 2:
+            wait_s /= 6  # of a save that has begun
+        before = _killed_while_saving(folder, saved, wait_s, begun=turn % 2 == 1)
         found["kills"] += 1
         found["halves_beside"] += len(_extra(folder)) > 0
         try:
@@ -118,7 +124,14 @@ def _extra(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir() if path.name not in ("current.json", *kept)]
 
 
-def _killed_while_saving(folder: Path, saved: _Saved, delay_s: float) -> int:
+def _wait_for_a_save(folder: Path) -> None:
+    """Return when another process has begun to write a save, or has long had the time to."""
+    until = time.perf_counter() + LONGEST_S
+    while time.perf_counter() < until and not _extra(folder):
+        pass
+
+
+def _killed_while_saving(folder: Path, saved: _Saved, delay_s: float, *, begun: bool) -> int:
     """Save in another process until it is killed; the last save that it loaded or completed."""
     reads, writes = os.pipe()
     pid = os.fork()
@@ -134,6 +147,8 @@ def _killed_while_saving(folder: Path, saved: _Saved, delay_s: float) -> int:
     os.close(writes)
     with os.fdopen(reads, "rb") as said:
         done = said.read(8)  # it has loaded, and saves from here on
+        if begun:
+            _wait_for_a_save(folder)
         time.sleep(delay_s)
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
