@@ -22,6 +22,10 @@ one (`same as`): run once, counted once, and as fast as each other.
     order_agreement         pairs of plans of a cell whose measured times differ by more than 10 %:
                             the share that the model orders alike
     joint_measured_min      the best other plan's measured time over joint's, the least of all cells
+    joint_paired_min        the same by rounds, the median of their ratios: times of short steps
+                            have two humps, between which a median of times jumps; `_high` is
+                            the upper end of its interval of 95 %
+    equal_plans_paired_min  the same for a second module of joint's own plan: what is noise
     calibrate_spread        the most by which a predicted step changes if calibrated again, ranks
                             that have a core each; _median, and for ranks and single figures
     before_…                the same as without, for predicted_before_ms

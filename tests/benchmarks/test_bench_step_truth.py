@@ -19,6 +19,8 @@ from harness.step_truth.job import (
     distinct,
     first_alike,
     measure_cells,
+    paired_ratio,
+    parts_of,
     plans_of,
     rotated,
 )
@@ -48,6 +50,11 @@ def test_every_cell_has_a_line_for_every_plan_with_parts_that_add_up():
     figures = figures_of(rows, cores=2)
     assert figures["step_error_median"] is not None
     assert figures["joint_measured_min"] is not None
+    for one in rows:
+        assert 0 < one["over_joint_low"] <= one["over_joint"] <= one["over_joint_high"]
+        alike = one["same as"] == "joint"
+        assert not alike or one["over_joint"] == 1
+    assert 0 < figures["equal_plans_paired_min"] <= 1
 
 
 def test_plans_with_equal_bands_are_run_once():
@@ -61,6 +68,26 @@ def test_plans_with_equal_bands_are_run_once():
 def test_every_plan_begins_equally_often():
     firsts = [rotated(list("abc"), number)[0] for number in range(6)]
     assert firsts == list("abcabc")
+
+
+def test_rounds_are_shared_out_among_the_modules_that_are_made():
+    assert parts_of(300, 5) == [60] * 5
+    assert parts_of(7, 3) == [2, 2, 3]
+    assert parts_of(2, 5) == [1, 1]
+
+
+def test_ratios_are_of_the_same_round_and_their_interval_holds_the_true_one():
+    rng = np.random.default_rng(0)
+    held = 0
+    for _ in range(200):
+        hump = rng.choice([1.0, 1.5], 101)  # a median of times would jump between the two
+        low, middle, high = paired_ratio(
+            list(1.1 * hump * rng.lognormal(0, 0.1, 101)), list(hump * rng.lognormal(0, 0.1, 101))
+        )
+        assert low <= middle <= high
+        held += low <= 1.1 <= high
+    assert 180 <= held <= 200
+    assert paired_ratio([3.0], [2.0]) == (1.5, 1.5, 1.5)
 
 
 def test_drawn_batches_differ_by_rank_and_number_and_keep_to_their_lengths():
@@ -119,6 +146,14 @@ def test_figures_leave_out_plans_that_are_the_same_and_ranks_without_a_core():
     worse = [row("joint", 9.0, 10.0), row("table-wise", 9.0, 8.0)]
     assert figures_of(worse, cores=2)["joint_measured_min"] == pytest.approx(0.8)
     assert figures_of([], cores=2)["step_error_median"] is None
+    paired = [
+        row("joint", 9.0, 10.0, over_joint=1.02, over_joint_high=1.03),
+        row("table-wise", 9.0, 8.0, over_joint=0.97, over_joint_high=0.99),
+        row("row-wise", 9.0, 8.0, over_joint=1.5, over_joint_high=1.6),
+    ]
+    found = figures_of(paired, cores=2)
+    assert (found["joint_paired_min"], found["joint_paired_min_high"]) == (0.97, 0.99)
+    assert found["equal_plans_paired_min"] == pytest.approx(1 / 1.02)
 
 
 def test_every_figure_of_a_cluster_that_changed_is_named():

@@ -30,6 +30,7 @@ def figures_of(rows: Sequence[Row], cores: int) -> dict[str, float | None]:
         "step_error_max": max(errors, default=None),
         "order_agreement": order_agreement(fitting),
         "joint_measured_min": min(joint_ratios(fitting), default=None),
+        **paired_figures(fitting),
         "calibrate_spread": max(fitting_spreads, default=None),
         "calibrate_spread_median": statistics.median(fitting_spreads) if fitting_spreads else None,
         **{f"calibrate_spread_{size}_ranks": max(found) for size, found in spreads.items()},
@@ -87,6 +88,18 @@ def joint_ratios(rows: Sequence[Row]) -> list[float]:
         alike = best["same as"] == "joint"
         ratios.append(1.0 if alike else best["measured_ms"] / joint["measured_ms"])
     return ratios
+
+
+def paired_figures(rows: Sequence[Row]) -> dict[str, float | None]:
+    """The same from times of the same rounds, and what a second module of joint's plan gives."""
+    others = [row for row in run_once(rows) if row["plan"] != "joint" and "over_joint" in row]
+    least = min(others, key=lambda row: row["over_joint"], default=None)
+    again = [row["over_joint"] for row in rows if row["plan"] == "joint" and "over_joint" in row]
+    return {
+        "joint_paired_min": min(least["over_joint"], 1.0) if least else None,
+        "joint_paired_min_high": min(least["over_joint_high"], 1.0) if least else None,
+        "equal_plans_paired_min": min([min(one, 1 / one) for one in again], default=None),
+    }
 
 
 def spreads_of(rows: Sequence[Row], size: int) -> list[float]:

@@ -18,6 +18,7 @@ from rowtier.cost.options import CostOptions
 from rowtier.cost.step import StepCost, step_cost
 
 METHODS = ("joint", "row-wise", "row-wise-coalesced", "table-wise")
+AGAIN = "joint again"  # a second module of joint's plan: how much equal plans differ
 NARROW = CostOptions(ids="narrow")  # as the runtime sends them
 LR = 0.01
 
@@ -28,7 +29,8 @@ class Task:
 
     workloads: Sequence[tuple[Workload, Profile]]
     rounds: Mapping[int, int]  # by batch size
-    warm: int = 2
+    warm: int = 2  # rounds that are not timed, whenever modules are made
+    makes: int = 5  # times that modules are made: where rows lie in memory is luck
     quick: bool = False  # calibrate roughly
 
 
@@ -176,18 +178,31 @@ class Trained:
 def time_plans(
     rank: int, size: int, plans: dict[str, Plan], workload: Workload, samples: int, task: Task
 ) -> dict[str, list[float]]:
-    """Seconds of a step on the slowest rank, round by round; plans take turns."""
-    trained = {name: Trained(plan) for name, plan in plans.items()}
-    times: dict[str, list[float]] = {name: [] for name in trained}
-    for number in range(task.warm + task.rounds[samples]):
-        lead, bags = (workload.batch(rank, size, 2 * number + second, samples) for second in (0, 1))
-        for name in rotated(list(trained), number):
-            seconds = trained[name].timed(lead, bags)
-            if number >= task.warm:
-                times[name].append(seconds)
-    trained.clear()
-    gc.collect()
+    """Seconds of a step on the slowest rank, round by round; plans take turns.
+
+    Under `AGAIN` are those of a second module of joint's plan, made and run as the others are.
+    """
+    times: dict[str, list[float]] = {name: [] for name in [*plans, AGAIN]}
+    number = 0
+    for rounds in parts_of(task.rounds[samples], task.makes):
+        trained = {name: Trained(plans.get(name, plans["joint"])) for name in times}
+        for turn in range(task.warm + rounds):
+            number += 1
+            lead, bags = (
+                workload.batch(rank, size, 2 * number + second, samples) for second in (0, 1)
+            )
+            for name in rotated(list(trained), number):
+                seconds = trained[name].timed(lead, bags)
+                if turn >= task.warm:
+                    times[name].append(seconds)
+        trained.clear()
+        gc.collect()
     return slowest(times, size)
+
+
+def parts_of(whole: int, parts: int) -> list[int]:
+    """A number of rounds in so many parts, as equal as can be, none of them empty."""
+    return [part for i in range(parts) if (part := (whole + i) // parts)]
 
 
 def rotated(names: list[str], by: int) -> list[str]:
@@ -218,6 +233,8 @@ def rows_of(
         measured = times[alike[name]]
         low, middle, high = statistics.quantiles(measured, n=4, method="inclusive")
         predicted, before, again = (1e3 * cost.step_s for cost in costs)
+        beside = times[AGAIN] if name == "joint" else measured
+        least, usual, most = paired_ratio(beside, times["joint"])
         parts = costs[0].time
         rows.append(
             {
@@ -231,11 +248,29 @@ def rows_of(
                 "links_ms": 1e3 * parts.links_s,
                 "measured_low_ms": 1e3 * low,
                 "measured_high_ms": 1e3 * high,
+                "over_joint": usual,
+                "over_joint_low": least,
+                "over_joint_high": most,
                 "predicted_before_ms": before,
                 "predicted_again_ms": again,
             }
         )
     return rows
+
+
+def paired_ratio(times: Sequence[float], others: Sequence[float]) -> tuple[float, float, float]:
+    """The median over rounds of times over others', between the ends of its 95 % interval.
+
+    The interval is that of the sign test: it takes nothing for granted of how times are spread.
+    """
+    ratios = sorted(one / other for one, other in zip(times, others, strict=True))
+    off = min(int(0.98 * len(ratios) ** 0.5) + 1, len(ratios) // 2)
+    middle = len(ratios) // 2
+    return (
+        ratios[middle - off],
+        statistics.median(ratios),
+        ratios[min(middle + off, len(ratios) - 1)],
+    )
 
 
 def cost_on(plan: Plan, cluster: Cluster) -> StepCost:
