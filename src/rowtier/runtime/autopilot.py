@@ -99,13 +99,13 @@ class Autopilot:
         due: int = 0,
         extra_memory: int | str = "256MiB",
     ):
-        if not tolerance >= 0:
-            raise UserError(f"tolerance {tolerance}: give a share of a step, 0 or more")
-        if not isinstance(due, int) or not 0 <= due < max(every, 1):
-            raise UserError(f"due {due!r}: give a number of steps, less than every, {every}")
         for name, value in (("every", every), ("horizon", horizon)):
             if not isinstance(value, int) or value < 1:
                 raise UserError(f"{name} {value!r}: give a number of steps, 1 or more")
+        if not isinstance(due, int) or not 0 <= due < every:
+            raise UserError(f"due {due!r}: give a number of steps, less than every, {every}")
+        if not tolerance >= 0:
+            raise UserError(f"tolerance {tolerance}: give a share of a step, 0 or more")
         if embeddings.heat is None:
             raise UserError(
                 "an Autopilot decides by what is counted while training, and these embeddings "
