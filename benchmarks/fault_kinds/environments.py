@@ -36,7 +36,9 @@ for number in ({}):
 os.execv(sys.executable, [sys.executable, '-m', 'rowtier', *sys.argv[1:]])"""
 _GONE = "import os, tempfile; f = tempfile.mkdtemp(); os.chdir(f); os.rmdir(f); main()"
 # A signal that arrives while the folder of a result is being filled.
+# Commands in the background of a script ignore SIGINT, and what they start does, too.
 _SIGNAL = """import os, signal, rowtier.files
+signal.signal(signal.SIGINT, signal.default_int_handler)
 real = rowtier.files.dump_json
 def dump_json(data):
     os.kill(os.getpid(), signal.{})

@@ -1,6 +1,7 @@
 """Two gloo processes train a TorchRec model with RowtierPlanner's plan; losses go to a folder."""
 
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -123,6 +124,7 @@ def main(folder: Path) -> None:
     torch.save(found, folder / f"{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
+    time.sleep(0.5)  # gloo's threads abort a process that ends while they drop tensors (torch 2.13)
 
 
 if __name__ == "__main__":
