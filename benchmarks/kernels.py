@@ -138,7 +138,7 @@ def measure_update(optimizer: str, alpha: float, rounds: int) -> dict[str, float
 
     def ours(k: int) -> None:
         shard.parts[:] = [parts[k % 8]]
-        engine._update_simple(shard, np.float32(1), engine.groups[0].optimizer)
+        engine.updates.sum_and_update(shard, np.float32(1), engine.groups[0].optimizer, 0)
 
     def bare(k: int) -> None:
         rows = distinct[k % 8]

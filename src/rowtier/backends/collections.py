@@ -33,7 +33,7 @@ from rowtier.backends.modules import bag_config, configs, optimizers, row_config
 from rowtier.errors import MismatchError, UserError
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed
-from rowtier.runtime.engine import Asked
+from rowtier.runtime.asked import Asked
 from rowtier.runtime.keyed import keyed_outputs
 from rowtier.runtime.module import ShardedEmbeddings
 

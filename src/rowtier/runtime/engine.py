@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from rowtier.errors import UserError
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.runtime.agreement import Prepared
+from rowtier.runtime.asked import Asked, lookups_of
 from rowtier.runtime.dense_time import DenseTime, Inside
 from rowtier.runtime.exchange.bundle_layout import bundles_of
 from rowtier.runtime.exchange.bundles import Lookups
@@ -24,35 +24,24 @@ from rowtier.runtime.exchange.step import Exchange, Trip
 from rowtier.runtime.exchange.sync import Sums
 from rowtier.runtime.exchange.watchdog import RankWatch
 from rowtier.runtime.exchange.wire import Wire
+from rowtier.runtime.first_rows import FirstRows, fill_weights
 from rowtier.runtime.growing import GrowingIds
 from rowtier.runtime.kernels.protocol import Array
 from rowtier.runtime.optim import Optimizer
+from rowtier.runtime.row_updates import RowUpdates
 from rowtier.runtime.shared_remap import shared_remapper
 from rowtier.runtime.store.address import Piece, pieces_of
 from rowtier.runtime.store.changes import ALL, Changes, Marks
 from rowtier.runtime.store.memory import Memory, Rows
-from rowtier.runtime.store.storage import Init, Shard, first_weights
+from rowtier.runtime.store.storage import Init, Shard
 from rowtier.runtime.store.tier_memories import memories
 from rowtier.runtime.store.world import World
 from rowtier.tables import Table
 
 Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 FORWARD, BACKWARD = CallKind("forward"), CallKind("backward")
 NEW_IDS = "the look at new ids"
 STEP, CLIP = CallKind("optimizer.step()"), "clip_grad_value_()"
-_CHUNK = 1 << 13  # rows that are made at once
-
-
-@dataclass(frozen=True, eq=False)
-class Asked:
-    """A batch whose ids are on their way, or have arrived."""
-
-    batch: Addressed
-    trip: Future[Trip]
-    weights: Mapping[str, Any] = field(default_factory=dict)  # of lookups that want a gradient
-    generation: int = 0  # of the engine
-    given: Any = None  # what it was made of, to ask again for after a migration
 
 
 class Engine:
@@ -67,10 +56,10 @@ class Engine:
         self.standing = Standing() if watch is None else self.wire.troubles.standing
         self.counters = Counters(world, [], self.options.counters, [self.wire])
         self.memories: dict[str, Memory] = {}
+        self.first = FirstRows(self.options, self.groups)
         self.generation, self.failed = 0, ""  # plans before this one; why nothing works any more
         self.step_number = 0
         self.changes: Changes | None = None
-        self._sums: dict[int, Sums] | None = None
         self._beside: ThreadPoolExecutor | None = None
         self._synced: Future[dict[int, Sums]] | None = None
         self.dense_time: DenseTime | None = None  # while somebody measures
@@ -148,6 +137,11 @@ class Engine:
         shards, counters = self.run_shards, self.counters
         self.exchange = Exchange(self.wire, self.bundles, shards, counters, narrow, self.side)
         self.reducer = Reducer(self.wire, shards, self.bundles, counters, narrow, self.side)
+        mean = 1.0 / self.world.tree.devices if self.options.gradients == "mean" else 1.0
+        self.updates = RowUpdates(
+            shards, self._group_of, self.reducer, self.side, mean,
+            copies=self._copies, updated=self._updated,
+        )  # fmt: skip
         self._use_beside(wires[-1])
 
     def _use_beside(self, wire: Wire) -> None:
@@ -174,53 +168,19 @@ class Engine:
 
     def initialise(self) -> None:
         """Set all weights and state anew: of seed, table and row, whatever the plan."""
-        self.set_weights(self._first_weights)
-        of_table = {name: group.optimizer for group in self.groups for name in group.tables}
-        for shard in self.shards.values():
-            shard.fill_state(of_table[shard.piece.table.name].first_state)
-
-    def _first_weights(self, table: Table, rows: Ints) -> Floats:
-        if self.options.init is not None:
-            return np.asarray(self.options.init(table, rows), dtype=np.float32)
-        return first_weights(table, rows, self.options.seed)
+        self.set_weights(self.first.weights)
+        self.first.fill_state(self.shards.values())
 
     def reset_rows(self, name: str, rows: Ints) -> None:
         """Set rows of a table, and their state, anew: as they were at first, on all holders."""
-        entry = self.remapper.tables[name]
-        address = np.asarray(entry.address[rows], dtype=np.int64)
-        values = self._first_weights(entry.table, rows)
-        (group,) = (group for group in self.groups if name in group.tables)
-        for number, layer in enumerate(self.pieces[name]):
-            here = np.asarray(entry.in_layer(number, address), dtype=np.int64)
-            for piece in layer:
-                if not piece.rows_here:
-                    continue
-                inside = np.flatnonzero((here >= piece.band.start) & (here < piece.band.stop))
-                member, slots = piece.places(here[inside])
-                mine = member == piece.position
-                first, last = piece.columns
-                part = np.ascontiguousarray(values[inside[mine], first:last])
-                self.shards[piece.number].restart(slots[mine], part, group.optimizer.first_state)
+        self.first.restart(rows, self.remapper.tables[name], self.pieces[name], self.shards)
 
     def set_weights(self, values: Init) -> None:
         """Set the weights of all tables to `values(table, rows)`."""
         self.all_changed()
         for shard in self.shards.values():
-            here = shard.piece.table
-            if not shard.piece.rows_here:
-                continue
-            rows = self.rows_of(shard)
-            first, last = shard.piece.columns
-            for start in range(0, len(rows), _CHUNK):
-                part = rows[start : start + _CHUNK]
-                found = np.asarray(values(here, part), dtype=np.float32)
-                if found.shape != (len(part), here.embedding_dim):
-                    raise UserError(
-                        f"init of table {here.name!r} gave shape {found.shape} for {len(part)} "
-                        f"rows; give {(len(part), here.embedding_dim)}"
-                    )
-                slots = np.arange(start, start + len(part))
-                shard.store(slots, np.ascontiguousarray(found[:, first:last]))
+            if shard.piece.rows_here:
+                fill_weights(shard, self.rows_of(shard), values)
 
     def rows_of(self, shard: Shard) -> Ints:
         """The row in each slot of a shard."""
@@ -252,19 +212,7 @@ class Engine:
 
     def lookups(self, batch: Addressed) -> list[Lookups]:
         """What each bundle is asked for, its features one after the other."""
-        found = []
-        for bundle in self.bundles:
-            reads = [self.remapper.reads[i] for i in bundle.reads]
-            parts = [batch[read.key] for read in reads]
-            for read, part in zip(reads, parts, strict=True):
-                if read.table.pooling == "none" and part.weights is not None:
-                    raise UserError(
-                        f"feature {read.feature!r} has weights, and table {read.table.name!r} is "
-                        "not pooled, so there is no sum to weigh: leave them away, or multiply the "
-                        "rows"
-                    )
-            found.append(bundle.lookups(parts))
-        return found
+        return lookups_of(batch, self.bundles, self.remapper.reads)
 
     def forward(
         self, batch: Addressed | Asked, *, keep_rows: bool = False
@@ -343,7 +291,7 @@ class Engine:
                 "backward of a lookup that was made before embeddings.migrate: its rows lie "
                 "elsewhere by now; call backward and step() first, then migrate"
             )
-        if self._sums is not None:
+        if self.updates.sums is not None:
             raise UserError(
                 "backward after the gradients of this step were clipped or unscaled: call "
                 "step(), or zero_grad(), first"
@@ -371,64 +319,32 @@ class Engine:
         """The norm of all gradients that wait, over all tables; all ranks must call this."""
         with self.inside("the norm of gradients"):
             self.begin("the norm of gradients")
-            self._sums = self._every_sum()
-            return float(np.sqrt(self.reducer.norm_squared(self._sums)))
+            return self.updates.norm()
 
     def clip_values(self, largest: float, factor: float) -> None:
         """Clamp every number of all gradients, times a factor, to at most `largest` in size."""
-        limit = float(np.float32(largest))
         self.standing.clips(largest)
         self.begin(CLIP)
-        self._sums = {
-            number: (slots, grads.clip(-limit, limit))
-            for number, (slots, grads) in _scaled(self._every_sum(), factor).items()
-        }
-
-    def _every_sum(self) -> dict[int, Sums]:
-        """The gradients of all rows, summed and scaled, as they are clipped so far."""
-        if self._sums is not None:
-            return self._sums
-        return _scaled(self.reducer.sums(self._copies(), every=True), self._scale)
-
-    @property
-    def _scale(self) -> float:
-        return 1.0 / self.world.tree.devices if self.options.gradients == "mean" else 1.0
+        self.updates.clip_values(largest, factor)
 
     def step(self, optimizers: Sequence[Optimizer], factor: float = 1.0) -> None:
         """Update every row that has gradients, once; `optimizers` are the groups' as of now.
 
         Gradients are multiplied by a factor first.
         """
-        sums, summed = self._sums, self._sums is not None
         self.standing.step(factor)
         if self.watch is not None:
             self.wire.stamps.go_on(STEP, self.standing.settings)
-        scale = self._scale * factor
-        if sums is None:
-            sums = _scaled(self.reducer.sums(self._copies(), every=False), scale)
-        else:
-            sums = _scaled(sums, factor)
-        chosen = {number: optimizers[group] for number, group in self._group_of.items()}
-        # Before any row changes: what a whole row's squares are made of lies apart, too.
-        sums = {
-            number: (slots, _decayed(self.run_shards[number], slots, grads, chosen[number].l2))
-            for number, (slots, grads) in sums.items()
-        }
-        squares = self.reducer.squares(sums)
+        ready = self.updates.ready(optimizers, factor)
         self.step_number += 1
         if self.watch is not None:
             self.watch.steps = self.step_number
-        for number, shard in self.run_shards.items():
-            if number in sums:
-                self._update(shard, *sums[number], chosen[number], squares.get(number))
-            elif not summed:
-                self._update_simple(shard, np.float32(scale), chosen[number])
+        self.updates.apply(ready, self.step_number)
         for memory in self.memories.values():
             memory.settle()
         if self.growing is not None:
             self.growing.stepped()
         self.counters.steps += 1
-        self._sums = None
 
     def _copies(self) -> dict[int, Sums]:
         """Gradients of rows that have copies, summed over all of them."""
@@ -442,35 +358,6 @@ class Engine:
     def _sync(self, facts: CallFacts) -> dict[int, Sums]:
         self.begin("keeping copies equal", self.reducer.sync.wire, facts)
         return self.reducer.sync.run()
-
-    def _update_simple(self, shard: Shard, scale: np.float32, optimizer: Optimizer) -> None:
-        """Sum and update row by row, or block by block, while the sums are in the cache."""
-        table = shard.piece.table
-        rule = optimizer.rule(self.step_number)
-        plain = rule.kind == "sgd" and not optimizer.l2
-        if plain and (found := shard.take_segments()) is not None:
-            shard.sum_and_update(rule, found, float(scale))
-            self._updated(shard, found.slots)
-            return
-        for slots, grads in shard.blocks(scale):
-            squares, grads = None, _decayed(shard, slots, grads, optimizer.l2)
-            if table.optimizer == "rowwise_adagrad":
-                squares = self.side.kernels.squares(grads) / float(table.embedding_dim)
-            self._update(shard, slots, grads, optimizer, squares)
-
-    def _update(
-        self,
-        shard: Shard,
-        slots: Ints,
-        grads: Array,
-        optimizer: Optimizer,
-        squares: Array | None,
-    ) -> None:
-        rule = optimizer.rule(self.step_number)
-        for part in shard.chunks(len(slots)):
-            some = None if squares is None else squares[part]
-            shard.update(rule, slots[part], grads[part], some)
-        self._updated(shard, slots)
 
     def _updated(self, shard: Shard, slots: Ints) -> None:
         if self.changes is not None:
@@ -497,26 +384,10 @@ class Engine:
     @property
     def has_gradients(self) -> bool:
         """Whether any wait for a step on this rank."""
-        waiting = self._sums is not None or self._synced is not None
-        return waiting or any(shard.parts for shard in self.run_shards.values())
+        return self._synced is not None or self.updates.has_gradients
 
     def forget_gradients(self) -> None:
         """Drop gradients that were not applied."""
         if self._synced is not None:
             self._copies()
-        self._sums = None
-        for shard in self.run_shards.values():
-            shard.parts.clear()
-
-
-def _scaled(sums: dict[int, Sums], scale: float) -> dict[int, Sums]:
-    """The same gradients times a number."""
-    factor = float(np.float32(scale))
-    if factor == 1:
-        return sums
-    return {number: (slots, grads * factor) for number, (slots, grads) in sums.items()}
-
-
-def _decayed(shard: Shard, slots: Ints, grads: Array, l2: float) -> Array:
-    """Gradients of rows with so much of their weights added."""
-    return grads + float(np.float32(l2)) * shard.values(slots) if l2 else grads
+        self.updates.forget_gradients()

@@ -84,6 +84,43 @@ def weights_dict(engine: Engine) -> dict[str, torch.Tensor]:
     }
 
 
+def whole_weights(engine: Engine) -> dict[str, torch.Tensor]:
+    """All weights as logical tables, each whole, on every rank; all ranks must call this."""
+    return {
+        name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+        for name, tensor in weights_dict(engine).items()
+    }
+
+
+def every_tensor(engine: Engine) -> dict[str, torch.Tensor]:
+    """What the state dict of a module has; all ranks must call this."""
+    return weights_dict(engine) | vocabularies_dict(engine)
+
+
+class Loaded(NamedTuple):
+    """What became of a state dict."""
+
+    missing: list[str]  # with their prefix, as they stand in the state dict
+    unexpected: list[str]
+    errors: list[str]
+
+
+def load_all(engine: Engine, given: Mapping[str, Any], prefix: str) -> Loaded:
+    """Take what `every_tensor` gave, behind a prefix; all ranks must call this."""
+    weights, words = weight_names(engine), vocabulary_names(engine)
+    wanted = [*weights, *words]
+    found = {name: given[prefix + name] for name in wanted if prefix + name in given}
+    missing = [prefix + name for name in wanted if name not in found]
+    known = {prefix + name for name in wanted}
+    unexpected = [key for key in given if key.startswith(prefix) and key not in known]
+    try:
+        load_weights(engine, {name: found[name] for name in weights if name in found})
+        load_vocabularies(engine, found)
+    except UserError as error:
+        return Loaded(missing, unexpected, [str(error)])
+    return Loaded(missing, unexpected, [])
+
+
 def load_weights(engine: Engine, weights: Mapping[str, Any]) -> None:
     """Take weights of logical tables: whole tensors, or DTensors; all ranks must call this."""
     _agree(engine, "load_state_dict()")

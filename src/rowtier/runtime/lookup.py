@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from rowtier.errors import UserError
 from rowtier.plan.remap import Addressed
-from rowtier.runtime.engine import BACKWARD, Asked
+from rowtier.runtime.asked import Asked
+from rowtier.runtime.engine import BACKWARD
 from rowtier.runtime.exchange.step import Trip
 from rowtier.runtime.kernels.protocol import Array
 

@@ -12,36 +12,43 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
-from torch.distributed.tensor import DTensor
 
 from rowtier.errors import UserError
-from rowtier.plan.bags import keyed_bags
 from rowtier.plan.plan import Plan
 from rowtier.plan.remap import Addressed, Remapper
 from rowtier.profile.profile import Profile
 from rowtier.profile.vocabulary import Vocabulary
 from rowtier.reading import StrPath
 from rowtier.runtime.agreement import Prepared, prepared_together
+from rowtier.runtime.asked import Asked
 from rowtier.runtime.dense_time import DenseTime
 from rowtier.runtime.device.choose import side_of
-from rowtier.runtime.engine import CLIP, FORWARD, Asked, Engine
+from rowtier.runtime.dict_batches import (
+    refuse_weights_of_sums,
+    shaped_outputs,
+    traced_shapes,
+    trained_weights,
+)
+from rowtier.runtime.engine import CLIP, FORWARD, Engine
 from rowtier.runtime.exchange.counters import Counters, Totals
 from rowtier.runtime.exchange.watchdog import Patience
 from rowtier.runtime.groups import Given, groups_of
 from rowtier.runtime.heat import HeatCounts
 from rowtier.runtime.keyed import keyed_batch, keyed_outputs, traced_outputs
+from rowtier.runtime.logical import whole_weights
 from rowtier.runtime.lookup import Lookup, Made
 from rowtier.runtime.on_devices import refuse_call, refuse_on_device
 from rowtier.runtime.options import Gradients, RunOptions
 from rowtier.runtime.read_only import refuse_training
 from rowtier.runtime.row_gradient import Waiting
+from rowtier.runtime.row_module import RowModule
 from rowtier.runtime.row_optimizer import EmbeddingOptimizer
 from rowtier.runtime.store.storage import Init
 from rowtier.runtime.store.tier_memories import Tiers, is_device_memory
 from rowtier.runtime.store.world import World
 from rowtier.runtime.torch_optimizers import refuse_in_backward
 from rowtier.runtime.traced import Output, register, trace
-from rowtier.runtime.unsharded import JaggedRows, UnshardedEmbeddings
+from rowtier.runtime.unsharded import UnshardedEmbeddings
 from rowtier.tables import Table
 
 if TYPE_CHECKING:
@@ -51,7 +58,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
 
-class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
+class ShardedEmbeddings(RowModule):
     """All embedding tables of a plan, on the ranks of a process group.
 
     Takes a dict of feature → ids (a rectangle), (ids, lengths) or (ids, lengths, weights), or
@@ -78,9 +85,6 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
     `torch.no_grad()` or after `eval()`, with rows of a checkpoint, and training is refused.
     """
 
-    # TorchRec's DistributedModelParallel loads state module by module and drops what they
-    # report, unless they say that they want to be called as a whole.
-    _FORCE_STATE_DICT_LOAD = True
     _output_dtype = torch.float32
     copied: ClassVar[tuple[str, ...]] = ("weighted", "returns_ids", "training")  # with copies
 
@@ -311,72 +315,23 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         return self.engine.remapper(batch)
 
     def _returned(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> Any:
+        reads = self.remapper.reads
         if not batch.origin.keyed:
-            return self._shaped(outputs, batch)
-        return keyed_outputs(self.remapper.reads, outputs, batch, with_ids=self.returns_ids)
-
-    def _shaped(self, outputs: dict[str, torch.Tensor], batch: Addressed) -> dict[str, Any]:
-        shaped: dict[str, Any] = {}
-        for read in self.remapper.reads:
-            output, jagged = outputs[read.key], batch[read.key]
-            if read.table.pooling != "none":
-                shaped[read.key] = output
-            elif jagged.shape is not None:
-                shaped[read.key] = output.reshape(*jagged.shape, output.shape[1])
-            else:
-                lengths = torch.from_numpy(jagged.lengths).to(output.device)
-                shaped[read.key] = JaggedRows(output, lengths)
-        return shaped
+            return shaped_outputs(reads, outputs, batch)
+        return keyed_outputs(reads, outputs, batch, with_ids=self.returns_ids)
 
     def _traced(self, batch: Any) -> Any:
         """Look up a batch while torch.compile or torch.export follows."""
         found = {key: one.to(self._output_dtype) for key, one in trace(self, batch).items()}
-        shaped: dict[str, Any] = {}
-        if not isinstance(batch, dict):
-            return traced_outputs(self.outputs, found, batch)
-        for key, feature, dim, pooled in self.outputs:
-            entry = batch[feature]
-            if pooled:
-                shaped[key] = found[key]
-            elif isinstance(entry, torch.Tensor):
-                shaped[key] = found[key].reshape(*entry.shape, dim)
-            else:
-                lengths = entry[1] if isinstance(entry, (tuple, list)) else entry.lengths
-                shaped[key] = JaggedRows(found[key], lengths)
-        return shaped
+        shaped = traced_shapes if isinstance(batch, dict) else traced_outputs
+        return shaped(self.outputs, found, batch)
 
     def _trained_weights(self, batch: Any) -> dict[str, torch.Tensor]:
-        """Weights of lookups that want a gradient, by the name of what reads them."""
-        found: dict[str, torch.Tensor] = {}
-        if isinstance(batch, Addressed) or not (isinstance(batch, Mapping) or self.weighted):
-            return found
-        given = batch if isinstance(batch, Mapping) else keyed_bags(batch)
-        for read in self.remapper.reads:
-            entry: Any = given.get(read.feature)
-            if isinstance(entry, (torch.Tensor, np.ndarray)):  # ids alone, as most features are
-                continue
-            weights = getattr(entry, "weights", None)
-            if isinstance(entry, (tuple, list)) and len(entry) == 3:
-                weights = entry[2]
-            if isinstance(weights, torch.Tensor) and weights.requires_grad:
-                found[read.key] = weights
-        return found
+        return trained_weights(self.remapper.reads, batch, weighted=self.weighted)
 
     def refuse_weights(self, weights: Iterable[str]) -> None:
         """Refuse weights that want a gradient where the plan exchanges sums."""
-        tables = {read.key: read.table.name for read in self.remapper.reads}
-        for key in weights:
-            for layer in self.engine.pieces[tables[key]]:
-                for piece in layer:
-                    if piece.pooled:
-                        raise UserError(
-                            f"feature {key!r}: its weights want a gradient, and ranks "
-                            f"{piece.band.start} to {piece.band.stop} of table {tables[key]!r} "
-                            "exchange sums, so the reader never sees the rows: detach the "
-                            "weights, say `weights: learned` for the table in tables.yaml and "
-                            "profile and plan again, or plan again with a constraints file that "
-                            f"says `tables: {{{tables[key]}: {{exchange: rows}}}}`"
-                        )
+        refuse_weights_of_sums(self.remapper.reads, self.engine.pieces, weights)
 
     def migrate(
         self,
@@ -411,44 +366,9 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
         norm = torch.nn.utils.clip_grad_norm_([self.row_handle], max_norm)
         return float(norm)
 
-    def named_parameters(
-        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, torch.nn.Parameter]]:
-        """The handle, for models that list all their parameters.
-
-        Those who ask module by module, as DDP and FSDP do, want to exchange or cut what they find.
-        There is nothing to exchange: gradients of rows are summed over all ranks here.
-        """
-        return super().named_parameters(prefix, recurse, remove_duplicate) if recurse else iter(())
-
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Take part in what is done to a model; the handle stays fp32, which its gradient needs.
-
-        Rows stay where they are: those of the host's memory serve models on any device.
-        """
-        side = self.engine.side
-        if not side.on_host and fn(self.row_handle.data).device != side.device:
-            raise UserError(
-                f"rows on {side.device} cannot be moved with the model: the plan's tiers say which "
-                "memory each is in; make the embeddings with device= (load_checkpoint reads what "
-                "any device saved), and move the other modules one by one"
-            )
-        super()._apply(fn, recurse)
-        self.row_handle.data = self.row_handle.data.float()
-        return self
-
     def unsharded(self) -> Any:
         """All tables in plain PyTorch, whole, on every rank; all ranks must call this."""
-        from rowtier.runtime.logical import weight_names
-
-        state = self.state_dict()
-        weights = {name: _whole(state[name]) for name in weight_names(self.engine)}
-        return UnshardedEmbeddings(self.remapper.reads, weights)
-
-    def __reduce_ex__(self, _protocol: Any) -> tuple[Any, ...]:
-        from rowtier.runtime.copies import packed, unpacked
-
-        return unpacked, tuple(packed(self))
+        return UnshardedEmbeddings(self.remapper.reads, whole_weights(self.engine))
 
     def clip_grad_value_(self, clip_value: float) -> None:
         """Clamp every number of the gradients of all tables to [-clip_value, clip_value].
@@ -461,45 +381,6 @@ class ShardedEmbeddings(torch.nn.Module):  # type: ignore[misc]
             raise UserError(f"clip_value {clip_value}: give 0 or more")
         with self.engine.inside(CLIP):
             self.waiting.clip_values(float(clip_value))
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, _keep_vars: bool) -> None:
-        from rowtier.runtime.logical import vocabularies_dict, weights_dict
-
-        found = weights_dict(self.engine) | vocabularies_dict(self.engine)
-        destination.update({prefix + name: value for name, value in found.items()})
-
-    def _load_from_state_dict(
-        self, state_dict: Any, prefix: str, _metadata: Any, strict: bool, missing_keys: list[str],
-        unexpected_keys: list[str], error_msgs: list[str],
-    ) -> None:  # fmt: skip
-        from rowtier.runtime import logical
-
-        names, words = logical.weight_names(self.engine), logical.vocabulary_names(self.engine)
-        for name in (*names, *words):
-            if prefix + name not in state_dict:
-                missing_keys.append(prefix + name)
-        found = {n: state_dict[prefix + n] for n in names if prefix + n in state_dict}
-        try:
-            logical.load_weights(self.engine, found)
-            given = {n: state_dict[prefix + n] for n in words if prefix + n in state_dict}
-            logical.load_vocabularies(self.engine, given)
-        except UserError as error:
-            error_msgs.append(str(error))
-        if strict:
-            unexpected_keys += [
-                key
-                for key in state_dict
-                if key.startswith(prefix) and key.removeprefix(prefix) not in {*names, *words}
-            ]
-
-    def extra_repr(self) -> str:
-        """What is in here, for print(model)."""
-        world = self.engine.world
-        return f"{len(self.engine.tables)} tables, rank {world.rank} of {world.size}"
-
-
-def _whole(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def _on_host(weights: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from rowtier.errors import UserError
-from rowtier.runtime.engine import Asked
+from rowtier.runtime.asked import Asked
 from rowtier.runtime.module import ShardedEmbeddings
 
 
