@@ -22,15 +22,15 @@ RUNTIME_ORDER = [
     {"store"},
     {"exchange"},
     {
-        "agreement", "dense_time", "engine", "groups", "growing", "growing_memory",
-        "growing_names", "heat", "on_devices", "optim", "options", "shared_remap",
-        "torch_optimizers",
+        "agreement", "asked", "dense_time", "engine", "first_rows", "groups", "growing",
+        "growing_memory", "growing_names", "heat", "on_devices", "optim", "options",
+        "row_updates", "shared_remap", "torch_optimizers",
     },
     {
-        "autopilot", "blocks", "copies", "deltas", "keyed", "logical", "lookup", "migrate",
-        "module", "modules", "move_rounds", "pipeline", "planning_process", "read_only",
-        "row_gradient", "row_moves", "row_optimizer", "rows_on_the_move", "together", "traced",
-        "unsharded",
+        "autopilot", "blocks", "copies", "deltas", "dict_batches", "keyed", "logical",
+        "lookup", "migrate", "module", "modules", "move_rounds", "pipeline",
+        "planning_process", "read_only", "row_gradient", "row_module", "row_moves",
+        "row_optimizer", "rows_on_the_move", "together", "traced", "unsharded",
     },
     {"checkpoint"},
 ]  # fmt: skip
