@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.form import Measured
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 IN_SUITE, PAIRS = 20, 200  # that `make test` draws, and that are drawn here
 TEST = (
     "tests/distributed/test_migrate.py"
