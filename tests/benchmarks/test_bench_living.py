@@ -20,6 +20,17 @@ def test_every_part_can_be_run() -> None:
         assert callable(importlib.import_module(f"harness.living.{part}").measure)
 
 
+def test_pairs_that_cannot_be_drawn_are_an_error_and_none_that_differs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    exact = importlib.import_module("harness.living.exact")
+    path, _, name = exact.TEST.partition("::")
+    assert f"def {name}(" in (exact.ROOT / path).read_text()
+    monkeypatch.setattr(exact, "TEST", "tests/nothing.py::test_nothing")
+    with pytest.raises(RuntimeError, match=r"could not run tests/nothing.py"):
+        exact.measure(quick=True)
+
+
 def test_parts_are_told_apart_and_their_figures_come_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

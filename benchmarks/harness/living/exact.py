@@ -31,6 +31,8 @@ def measure(quick: bool) -> Measured:
         capture_output=True,
         text=True,
     )
+    if done.returncode not in (0, 1):  # nothing was tried
+        raise RuntimeError(f"pytest could not run {TEST}: {done.stdout[-4000:]}{done.stderr}")
     if done.returncode:
         print(done.stdout[-4000:], file=sys.stderr)
     drawn, equal = times * IN_SUITE, done.returncode == 0
